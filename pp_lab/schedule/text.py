@@ -1,0 +1,60 @@
+"""The timeline as text: what `print(trace)` shows, a picture's alt text, what nbval compares."""
+
+from fractions import Fraction
+from math import gcd, lcm
+
+WIDTH = 160  # columns for the time axis, at most
+
+
+def number(x) -> str:
+    """A time as people write it: 28.5, not 57/2; measured ones to four digits."""
+    if isinstance(x, int):
+        return str(x)
+    if isinstance(x, Fraction):
+        text = f"{float(x):.12g}"
+        return text if Fraction(text) == x else f"{x.numerator}/{x.denominator}"
+    return f"{x:.4g}"
+
+
+def headline(trace) -> str:
+    """Name, sizes, cost model or clock, and the figures, in one line."""
+    s = trace.schedule
+    times = f"cost {trace.cost}" if trace.cost else "measured, in seconds"
+    if trace.clock != "simulated":
+        times += f", {trace.clock} clock"
+    peaks = " ".join(map(str, trace.peak_activations))
+    return (f"{s.name} p={s.p} m={s.microbatches}, {times}: makespan {number(trace.makespan)}, "
+            f"bubble {float(trace.bubble):.1%}, peak activations {peaks}")
+
+
+def timeline_text(trace) -> str:
+    """One row per rank; every op starts in its column, idle time is dots."""
+    label = trace.schedule.label
+    events = trace.events
+    if not events:
+        return headline(trace) + "\n(nothing ran)"
+    times = [t for e in events for t in (e.start, e.end)]
+    lengths = [(len(label(e.op)) + 1, e.end - e.start) for e in events if e.end > e.start]
+    if any(isinstance(t, float) for t in times) or not lengths:
+        scale = Fraction(WIDTH) / Fraction(trace.makespan or 1)
+    else:
+        # Columns per smallest step of time, so that the shortest op still shows its name.
+        parts = [Fraction(t) for t in times]
+        step = Fraction(gcd(*((t * (base := lcm(*(t.denominator for t in parts)))).numerator
+                              for t in parts)), base)
+        wide = max(-(-Fraction(size) * step // duration) for size, duration in lengths)
+        scale = min(wide / step, Fraction(WIDTH) / Fraction(trace.makespan))
+    digits = len(str(trace.schedule.p - 1))
+    lines = [headline(trace)]
+    for rank, row in enumerate(trace.ranks):
+        cells = ["."] * round(trace.makespan * scale)
+        for e in row:
+            first, last = round(e.start * scale), round(e.end * scale)
+            size, name = last - first, label(e.op)
+            if size > len(name):
+                cells[first:last] = (name + "-" * (size - len(name) - 1) + " ")
+            else:
+                kind = e.op.parts[0].kind if len(e.op.parts) == 1 else "&"
+                cells[first:last] = (kind * size)[:size]
+        lines.append(f"rank {rank:{digits}} |{''.join(cells)}|")
+    return "\n".join(lines)
