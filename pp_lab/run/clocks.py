@@ -1,0 +1,66 @@
+"""What time it is on a rank: declared, measured, or paced."""
+
+import time
+
+
+class VirtualClock:
+    """A Lamport clock with durations: work is real, time is declared.
+
+    Each op takes what the cost model says, and a message is there `cost.comm` after the
+    sender had it. So a timeline does not depend on the machine, however few cores it has.
+    """
+
+    def __init__(self, cost):
+        self.cost, self.now = cost, 0
+
+    def stamp(self):
+        return self.now
+
+    def arrived(self, stamp):
+        self.now = max(self.now, stamp + self.cost.comm)
+
+    def start(self):
+        return self.now
+
+    def stop(self, item, start):
+        self.now = start + self.cost.of(item)
+        return self.now
+
+
+class WallClock:
+    """Seconds since `zero`, a moment that all ranks of one machine share."""
+
+    def __init__(self, zero):
+        self.zero = zero
+
+    def stamp(self):
+        return None
+
+    def arrived(self, stamp):
+        pass
+
+    def start(self):
+        return time.monotonic() - self.zero
+
+    def stop(self, item, start):
+        return time.monotonic() - self.zero
+
+
+class PaceClock(WallClock):
+    """Real time in which each op is stretched to `unit` seconds per unit of cost.
+
+    Ranks then overlap as they would with a processor each, also on two cores. Times are
+    given in units of cost, so that they compare with a prediction.
+    """
+
+    def __init__(self, zero, cost, unit):
+        super().__init__(zero)
+        self.cost, self.unit = cost, unit
+
+    def start(self):
+        return super().start() / self.unit
+
+    def stop(self, item, start):
+        end = self.zero + (start + float(self.cost.of(item))) * self.unit
+        time.sleep(max(0.0, end - time.monotonic()))
+        return self.start()

@@ -1,0 +1,185 @@
+"""What went wrong in a run, in one sentence: which rank, at which op, who waits for whom."""
+
+import linecache
+import os
+import re
+import signal
+from dataclasses import dataclass
+
+OURS = os.path.dirname(__file__)
+
+
+@dataclass
+class Waiting:
+    """What a rank says while it waits: for which request (verb, peer, tag, what), in which
+    call, which requests it has open, and what it has done so far."""
+
+    request: tuple
+    place: str
+    outstanding: list
+    done: list
+
+
+def deadlock(waits, tags):
+    """(sentence, rank, picture) if the ranks wait for each other for ever, else None.
+
+    waits: for each rank a `Waiting`, or "done". A wait is hopeless when the other side has
+    not posted the counterpart: with everybody waiting, nobody ever will.
+    """
+    stuck = {rank: w for rank, w in enumerate(waits) if w != "done"}
+    if any(_answered(rank, waits, tags) for rank in stuck):
+        return None
+    # From a rank to the one that it waits for: to a rank that has ended, or round in a circle.
+    rank, path = min(stuck), []
+    while rank in stuck and rank not in path:
+        path.append(rank)
+        rank = _waits_for(rank, waits)
+    picture = "\n".join(f"  rank {r}: {' '.join(w.done) or '(nothing yet)'}  ! {w.place}"
+                        if w != "done" else f"  rank {r}: has ended"
+                        for r, w in enumerate(waits))
+    if rank not in stuck:
+        last = path[-1]
+        w = stuck[last]
+        verb = w.request[0]
+        lack = {"isend": "receiving", "irecv": "sending"}.get(verb, "calling")
+        return (f"rank {last} waits in {w.place} {_for(w, rank)}, but rank {rank} has ended "
+                f"without {lack} it", last, picture)
+    cycle = path[path.index(rank):]
+    text = "deadlock: " + "; ".join(
+        f"rank {r} waits in {stuck[r].place} {_for(stuck[r], _waits_for(r, waits))}"
+        for r in cycle) + ". Nobody can go on"
+    verbs = {stuck[r].request[0] for r in cycle}
+    if verbs == {"isend"}:
+        text += (". A send ends only when the other side receives, and all of these send first: "
+                 "one must receive first, or send and receive at once "
+                 "(send_forward_recv_backward and send_backward_recv_forward)")
+    elif verbs == {"irecv"}:
+        text += ". All of these receive first, and nobody has sent"
+    return text, cycle[0], picture
+
+
+def _waits_for(rank, waits):
+    """The rank whose turn it is; in a collective, the first that is not in it."""
+    verb, peer, number, _ = waits[rank].request
+    if peer is not None:
+        return peer
+    there = [w != "done" and w.request[1] is None and w.request[::2] == (verb, number)
+             for w in waits]
+    return there.index(False) if False in there else rank
+
+
+def _answered(rank, waits, tags):
+    """True if the other side has posted what this rank waits for, so that it will go on."""
+    verb, peer, tag, _ = waits[rank].request
+    if peer is None:
+        return _waits_for(rank, waits) == rank
+    if waits[peer] == "done":
+        return False
+    mine = [r for r in waits[rank].outstanding if r[:2] == (verb, peer)]
+    counterpart = "irecv" if verb == "isend" else "isend"
+    theirs = [r for r in waits[peer].outstanding if r[:2] == (counterpart, rank)]
+    if tags:
+        mine, theirs = ([r for r in side if r[2] == tag] for side in (mine, theirs))
+    return len(theirs) > mine.index(waits[rank].request)
+
+
+def _for(waiting, peer):
+    verb, _, _, what = waiting.request
+    return {"isend": f"for rank {peer} to receive {what}",
+            "irecv": f"for {what} from rank {peer}"}.get(verb, f"for rank {peer} to join in")
+
+
+def exception(first, failures, program):
+    """A rank raised: the learner's own lines, once."""
+    failure = failures[first]
+    name = getattr(program, "__name__", "the schedule")
+    others = [i for i, f in failures.items()
+              if i != first and (f["type"], f["text"]) == (failure["type"], failure["text"])]
+    also = f" (and ranks {', '.join(map(str, others))} likewise)" if others else ""
+    if failure["unsolved"]:
+        return f"{name} is not written yet: it raises NotImplementedError", first, ""
+    said = failure["text"] if failure["ours"] else f"{failure['type']}: {failure['text']}"
+    return (f"rank {first}{also}, in {failure['place']}: {said}", first,
+            _frames(failure["frames"]))
+
+
+def _frames(frames):
+    """The learner's frames, as a traceback."""
+    lines = []
+    for filename, number, name, text in frames:
+        if filename.startswith(OURS) or "cloudpickle" in filename:
+            continue
+        text = text or linecache.getline(filename, number).strip()
+        where = "notebook cell" if "ipykernel_" in filename or filename.startswith("<ipython") \
+            else filename
+        lines.append(f"  {where}, line {number}, in {name}" + (f"\n    {text}" if text else ""))
+    return "\n".join(lines)
+
+
+def death(rank, code, folder):
+    """A rank process is gone without a word."""
+    place = status(folder, rank)
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        text = f"rank {rank} was killed by {name} in {place}"
+        if name == "SIGKILL":
+            text += ". Somebody killed it, or the operating system did, being out of memory"
+    else:
+        text = f"rank {rank} ended with exit code {code} in {place}, without a Python exception"
+    try:
+        with open(os.path.join(folder, f"stderr{rank}"), errors="replace") as file:
+            said = [line.strip() for line in file if line.strip()]
+    except OSError:
+        said = []
+    return text, rank, "\n".join(f"  it said: {line}" for line in said[-3:])
+
+
+def too_long(job, waits, stacks):
+    """The time limit: where is everybody?"""
+    busy = [r for r, w in enumerate(waits) if w is None]
+    culprit = busy[0] if busy else None
+    text = f"the run took longer than its limit of {job.timeout:g} s and was ended"
+    if culprit is not None:
+        text += (f": rank {culprit} is still at work, in {status(job.folder, culprit)}. "
+                 "An endless loop? Give lab.run(…, timeout=seconds) if it only needs longer")
+    lines = []
+    for rank, w in enumerate(waits):
+        if w == "done":
+            lines.append(f"  rank {rank}: has ended")
+        elif w is None:
+            lines.append(f"  rank {rank}: at work in {status(job.folder, rank)}"
+                         + (f", {stacks[rank]}" if stacks.get(rank) else ""))
+        else:
+            lines.append(f"  rank {rank}: waits in {w.place} {_for(w, w.request[1])}")
+    return text, culprit, "\n".join(lines)
+
+
+def unwaited(rank, requests):
+    """A program ended with requests that nobody waited for."""
+    more = f" and {len(requests) - 1} more" if len(requests) > 1 else ""
+    return (f"rank {rank} ended, but never waited for its {requests[0].strip('<>')}{more}. A "
+            "transfer is complete only after its request's wait(): until then nothing may have "
+            "been sent or received", rank, "")
+
+
+def status(folder, rank):
+    """The last call that a rank made, also when it is dead: it leaves this in a file."""
+    try:
+        with open(os.path.join(folder, f"status{rank}"), "rb") as file:
+            return file.read().split(b"\0")[0].decode(errors="replace") or "its start"
+    except OSError:
+        return "its start"
+
+
+def stack(folder, rank):
+    """The learner's line that a rank was in when it was asked, or None."""
+    try:
+        with open(os.path.join(folder, f"stack{rank}"), errors="replace") as file:
+            frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', file.read())
+    except OSError:
+        return None
+    for filename, number, name in frames:
+        if not filename.startswith(OURS) and "/lib/python" not in filename:
+            where = "notebook cell" if "ipykernel_" in filename else os.path.basename(filename)
+            return f"{where}, line {number}, in {name}"
+    return None

@@ -1,0 +1,298 @@
+"""`Lab`: a problem, its reference, real runs of it, and the comparison."""
+
+import inspect
+import time
+from functools import cached_property
+
+import torch
+
+from ..schedule.cost import Cost
+from ..schedule.errors import LabError
+from ..schedule.op import Op
+from ..schedule.schedule import Schedule, loop
+from ..schedule.text import headline
+from ..schedule.trace import Event, Trace
+from ..schedule.verify import verify
+from .compare import bounds, diagnose, differences
+from .launch import launch, server
+from .model import ACTIVATIONS, DTYPES, Problem, Result, reference
+from .score import Score
+from .worker import Job
+
+
+class ProblemError(LabError, ValueError):
+    """A lab that cannot be: the text says why, and what the nearest possible values are."""
+
+
+class Lab:
+    """A model cut into stages, a batch cut into micro-batches, and real processes to train it.
+
+    stages: how many stages; with one stage per rank, also how many ranks
+    microbatches: into how many equal parts the batch is cut
+    batch: rows in the batch; 4 per micro-batch unless given
+    hidden: width of every block, so that tensors between stages are [batch/microbatches, hidden]
+    blocks: Linear + activation, how many; 2 per stage unless given
+    cut: blocks per stage, like [3, 3, 2, 2]; as even as possible unless given
+    activation: "tanh", "relu", "gelu" or "identity"
+    dtype: "float64", so that equality is exact, or "float32"
+    lr: of the one SGD step that every run takes
+    seed: of weights, inputs and targets
+    backend: "gloo" or "nccl"; NCCL where there is a GPU for every rank, else gloo, unless given
+    """
+
+    def __init__(self, stages=4, microbatches=8, *, batch=None, hidden=16, blocks=None, cut=None,
+                 activation="tanh", dtype="float64", lr=0.1, seed=0, backend=None):
+        server()  # starts in the background while the reference is computed
+        for name, value in dict(stages=stages, microbatches=microbatches, hidden=hidden).items():
+            _whole(name, value)
+        batch = 4 * microbatches if batch is None else _whole("batch", batch)
+        if batch % microbatches:
+            raise ProblemError(
+                f"a batch of {batch} cannot be cut into {microbatches} equal micro-batches. "
+                f"Nearest: {_nearest(batch, microbatches)}")
+        cut = _cut(stages, blocks, cut)
+        for name, value, known in (("activation", activation, ACTIVATIONS),
+                                   ("dtype", str(dtype).removeprefix("torch."), DTYPES)):
+            if value not in known:
+                raise ProblemError(f"{name}={value!r} is not known: choose {' or '.join(known)}")
+        self.problem = Problem(cut, microbatches, batch, hidden,
+                               str(dtype).removeprefix("torch."), activation, lr, seed)
+        self.backend = backend
+        if backend not in (None, "gloo", "nccl"):
+            raise ProblemError(f"backend={backend!r} is not known: choose gloo or nccl")
+
+    @property
+    def stages(self):
+        return self.problem.stages
+
+    @property
+    def microbatches(self):
+        return self.problem.microbatches
+
+    @cached_property
+    def reference(self) -> Result:
+        """Loss, gradients and updated weights of the same step in a single process."""
+        return reference(self.problem)
+
+    def run(self, program, *, clock="virtual", cost=None, pace=0.02, timeout=60, tags=None,
+            forward_step=None, backward_step=None):
+        """Train one step on fresh processes, one per rank; returns a `Run`.
+
+        program: a rank program `fn(rank)`, a `Schedule`, or a function `fn(p, m)` that
+            returns a schedule or each rank's list of ops
+        clock: "virtual" (declared durations, exact), "wall" (measured), or "pace" (each op
+            stretched to `pace` seconds per unit of cost)
+        cost: durations of ops for the virtual clock and for pace; `Cost(F=1, B=2)` unless given
+        timeout: seconds after which the run is ended
+        tags: match messages by direction, stage and micro-batch, or (False) in the order in
+            which they were sent, as NCCL does; by default rank programs do without
+        forward_step, backward_step: take the place of `pp_lab.run.rank`'s functions
+
+        Raises RunError, after ending every process, when the run cannot be finished.
+        """
+        cost = Cost() if cost is None else cost
+        if clock not in ("virtual", "wall", "pace"):
+            raise ProblemError(f"clock={clock!r} is not known: choose virtual, wall or pace")
+        if not (isinstance(pace, (int, float)) and pace > 0):
+            raise ProblemError(f"pace={pace!r}: give the seconds that one unit of cost takes")
+        schedule = self._schedule(program)
+        placement = schedule.placement if schedule else loop(self.stages)
+        size = schedule.p if schedule else self.stages
+        steps = {"forward_step": forward_step, "backward_step": backward_step}
+        job = Job(self.problem, placement, size, schedule.ranks if schedule else program,
+                  tuple((k, f) for k, f in steps.items() if f), clock, cost, pace,
+                  self._backend(size), bool(schedule) if tags is None else tags, timeout, "")
+        began = time.perf_counter()
+        reports = launch(job)
+        name = schedule.name if schedule else getattr(program, "__name__", "rank program")
+        return Run(self, name, job, reports, time.perf_counter() - began)
+
+    def check(self, run, *, makespan=None, peak=None, messages=None) -> Score:
+        """Compare a run with the reference, elementwise, and with targets where they are given.
+
+        makespan: at most this; peak: activations held by each rank, at most this list (or
+        number); messages: sent by all ranks together, at most this. One point for each.
+        """
+        reasons = [run.compare()]
+        trace = run.trace
+        if makespan is not None:
+            reasons.append(_target("makespan", trace.makespan, makespan))
+        if peak is not None:
+            caps = [peak] * len(run.peak_activations) if isinstance(peak, int) else list(peak)
+            over = [r for r, (n, cap) in enumerate(zip(run.peak_activations, caps, strict=True))
+                    if n > cap]
+            text = f"peak activations {_row(run.peak_activations)}, target {_row(caps)}"
+            if over:
+                text += f": rank {over[0]} holds too many. Run its backwards earlier"
+            reasons.append(("no" if over else "yes", text))
+        if messages is not None:
+            reasons.append(_target("messages", sum(run.messages), messages))
+        return Score(sum(kind == "yes" for kind, _ in reasons), len(reasons), reasons)
+
+    def _schedule(self, program):
+        """The schedule that `program` is or makes; None for a rank program."""
+        if callable(program):
+            wanted = [p for p in inspect.signature(program).parameters.values()
+                      if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY,
+                                                             p.POSITIONAL_OR_KEYWORD)]
+            if len(wanted) == 1:
+                return None
+            if len(wanted) != 2:
+                raise ProblemError(
+                    f"{getattr(program, '__name__', program)} takes {len(wanted)} arguments: a "
+                    "rank program takes one (rank), a schedule generator two (p, m)")
+            name = getattr(program, "__name__", "schedule")
+            program = program(self.stages, self.microbatches)
+            if not isinstance(program, Schedule):
+                if not isinstance(program, (list, tuple)):
+                    raise ProblemError(f"{name} returned {program!r}, not a list of ops for each "
+                                       "rank: is a return missing?")
+                program = Schedule(name, program, loop(self.stages), self.microbatches)
+        if not isinstance(program, Schedule):
+            raise ProblemError(f"cannot run {program!r}: give a function of a rank, a Schedule, "
+                               "or a function of (p, m) that makes one")
+        if (program.stages, program.microbatches) != (self.stages, self.microbatches):
+            raise ProblemError(
+                f"{program.name} is for {program.stages} stages and {program.microbatches} "
+                f"micro-batches, this lab has {self.stages} and {self.microbatches}: make a "
+                f"Lab(stages={program.stages}, microbatches={program.microbatches})")
+        verify(program)
+        return program
+
+    def _backend(self, ranks):
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.backend == "nccl" and gpus < ranks:
+            raise ProblemError(f"NCCL needs a GPU for every rank: {ranks} ranks, {gpus} GPUs. "
+                               "Use fewer stages, or backend='gloo', which runs on the CPU")
+        return self.backend or ("nccl" if gpus >= ranks else "gloo")
+
+
+class Run:
+    """What a run brought home.
+
+    trace: a `Trace`, in units of cost ("virtual", "pace") or in seconds ("wall")
+    loss, grads, weights: of the step; tensors by parameter name, weights after the update
+    messages, message_bytes: sent by each rank; peak_activations: counted on each rank
+    seconds: from the call of `lab.run` to its return, starting the processes included
+    """
+
+    def __init__(self, lab, name, job, reports, seconds):
+        self.lab, self.seconds = lab, seconds
+        items = [[item for item, *_ in report.items] for report in reports]
+        self.schedule = Schedule(name, items, job.placement, lab.microbatches)
+        events = [Event(rank, "compute", *entry) for rank, report in enumerate(reports)
+                  for entry in report.items]
+        measured = job.clock == "wall"
+        self.trace = Trace(self.schedule, events, None if measured else job.cost, job.clock)
+        self.messages = [report.sent for report in reports]
+        self.message_bytes = [report.sent_bytes for report in reports]
+        self.peak_activations = [report.peak for report in reports]
+        losses = {i: v for report in reports for i, v in report.losses.items()}
+        self.loss = sum(losses[i] for i in sorted(losses)) if losses else None
+        self.grads, self.weights = {}, {}
+        for report in reports:
+            # All copies of a stage hold the same sums; the first one's are shown.
+            for _, result in sorted(report.results.items(), reverse=True):
+                self.grads |= _tensors(result.grads)
+                self.weights |= _tensors(result.weights)
+        self._seen = set().union(*(report.seen for report in reports))
+        self._backend = job.backend
+
+    @property
+    def exact(self):
+        """True where the same numbers were added in the same order as in the reference."""
+        if self._backend != "gloo" or len(self.schedule.placement.copies) > 1:
+            return False
+        orders = {}
+        for row in self.schedule.ranks:
+            for item in row:
+                for op in item.parts:
+                    if op.kind in "BW":
+                        orders.setdefault(op.stage, []).append(op.microbatch)
+        return all(order == sorted(order) for order in orders.values())
+
+    def compare(self):
+        """("yes" or "no", sentence): loss, gradients and weights against the reference."""
+        problem, right = self.lab.problem, self.lab.reference
+        for stage in range(problem.stages):
+            for kind, what in (("F", "forward"), ("W", "backward")):
+                done = {op.microbatch for op in self._seen if op[:2] == (kind, stage)}
+                if lost := sorted(set(range(problem.microbatches)) - done):
+                    rank = self.schedule.owner(Op(kind, stage, lost[0]))
+                    return "no", (f"rank {rank} never ran the {what} of micro-batch {lost[0]}"
+                                  + (f" (nor of {_row(lost[1:])})" if lost[1:] else "")
+                                  + (f" on stage {stage}" if problem.stages != self.schedule.p
+                                     else ""))
+        allowed = None if self.exact else bounds(problem)
+        wrong = differences(problem, self.grads, right.grads, allowed)
+        if wrong:
+            worst = max(wrong, key=lambda d: d.stage)
+            cause = diagnose(problem, self.grads, right.grads, wrong)
+            rank = self.schedule.placement.copies[0][worst.stage]
+            return "no", (f"rank {rank}: the gradient of {worst}"
+                          + (f": {cause}" if cause else "")
+                          + f". {len(wrong)} of {len(right.grads)} parameters are wrong")
+        eps = torch.finfo(problem.torch_dtype).eps
+        if abs(self.loss - right.loss) > (0 if self.exact else 1e3 * eps * abs(right.loss)):
+            return "no", (f"the gradients are right, but the loss is {self.loss:.6g}, expected "
+                          f"{right.loss:.6g}")
+        moved = allowed and {n: problem.lr * b + 4 * eps * right.weights[n].abs()
+                             for n, b in allowed.items()}
+        if wrong := differences(problem, self.weights, right.weights, moved):
+            return "no", f"after the optimizer step {wrong[0]}"
+        how = ("equal to the last bit, being added up in the same order" if self.exact else
+               f"within the rounding of adding {problem.microbatches} terms in another order "
+               f"(largest allowed difference {max(b.max() for b in allowed.values()):.1e})")
+        return "yes", (f"loss, all {len(right.grads)} gradients and the updated weights equal the "
+                       f"single-process reference, elementwise: {how}")
+
+    def __repr__(self):
+        return headline(self.trace)
+
+
+def _target(name, got, most):
+    kind = "yes" if got <= most else "no"
+    return kind, f"{name} {got if isinstance(got, int) else format(got, '.4g')}, target {most}"
+
+
+def _row(numbers):
+    return " ".join(map(str, numbers))
+
+
+def _tensors(arrays):
+    return {n: None if a is None else torch.from_numpy(a) for n, a in arrays.items()}
+
+
+def _whole(name, value):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProblemError(f"{name}={value!r}: {name} must be a whole number, at least 1")
+    return value
+
+
+def _nearest(batch, m):
+    low, high = batch // m * m, -(-batch // m) * m
+    divisors = [d for d in range(1, batch + 1) if batch % d == 0]
+    below = max(d for d in divisors if d <= m)
+    above = min(d for d in divisors if d >= m) if m <= batch else batch
+    batches = " or ".join(f"batch={b}" for b in dict.fromkeys((low, high)) if b)
+    counts = " or ".join(str(d) for d in dict.fromkeys((below, above)))
+    return f"{batches}, or microbatches={counts} for this batch"
+
+
+def _cut(stages, blocks, cut):
+    """Blocks per stage: as given, or as even as possible, the earlier stages getting more."""
+    if cut is None:
+        blocks = 2 * stages if blocks is None else _whole("blocks", blocks)
+        if blocks < stages:
+            raise ProblemError(f"{blocks} blocks cannot fill {stages} stages, each needs one at "
+                               f"least: use blocks={stages} or more, or stages={blocks} or fewer")
+        return tuple(blocks // stages + (s < blocks % stages) for s in range(stages))
+    cut = tuple(cut)
+    if len(cut) != stages:
+        raise ProblemError(f"cut={list(cut)} is for {len(cut)} stages, this lab has {stages}: "
+                           "give the number of blocks of each stage")
+    for size in cut:
+        _whole("each entry of cut", size)
+    if blocks is not None and sum(cut) != blocks:
+        raise ProblemError(f"cut={list(cut)} has {sum(cut)} blocks, not {blocks}")
+    return cut

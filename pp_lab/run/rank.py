@@ -1,0 +1,397 @@
+"""What a rank program sees: `fn(rank)` runs once on every rank, in a process of its own.
+
+    def my_program(rank):
+        for i in range(rank.microbatches):
+            x = rank.recv_forward(i)
+            y = rank.forward(i, x)
+            rank.send_forward(i, y)
+        …
+
+On the first rank `recv_forward` gives the data and `send_backward` does nothing; on the last,
+`send_forward` does nothing and `recv_backward` gives None. So one program serves all ranks.
+Sends are rendezvous: they return when the other side receives.
+"""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ..schedule.op import Op, Pair, needs
+
+
+class StepError(RuntimeError):
+    """A rank program asked for something that makes no sense; the text says what."""
+
+
+class P2POp:
+    """One entry of `rank.batch_isend_irecv`, as in torch.distributed: op is rank.isend or
+    rank.irecv, then the tensor and the other rank."""
+
+    def __init__(self, op, tensor, peer, tag=0):
+        if getattr(op, "__name__", None) not in ("isend", "irecv"):
+            raise StepError(f"P2POp takes rank.isend or rank.irecv, not {op!r}")
+        self.op, self.tensor, self.peer, self.tag = op, tensor, peer, tag
+
+
+def forward_step(rank, i, x):
+    """Run this rank's stage on micro-batch i. x: [rows, hidden]; returns [rows, hidden], or
+    on the last rank the micro-batch's share of the loss."""
+    if not rank.is_first:
+        x.requires_grad_()  # so that the backward finds the gradient for the stage before
+    y = rank.module(x)
+    return rank.loss(i, y) / rank.microbatches if rank.is_last else y
+
+
+def backward_step(rank, i, x, y, dy):
+    """Gradient of x from dy, the gradient of y (None on the last rank, where y is the loss).
+    Adds to the gradients of the stage's weights."""
+    torch.autograd.backward(y, dy)
+    return x.grad
+
+
+class Rank:
+    """One rank of a pipeline with one stage per rank.
+
+    index, size: which rank of how many; microbatches: m; is_first, is_last: of the stages;
+    previous, next: the neighbours, None at the ends; module: this rank's stage.
+    """
+
+    def __init__(self, index, problem, placement, clock, transport, steps=()):
+        self.index, self.size = index, max(max(c) for c in placement.copies) + 1
+        self.microbatches, self.shape = problem.microbatches, problem.shape
+        self.dtype, self.device = problem.torch_dtype, transport.device
+        self.placement, self.clock, self.transport = placement, clock, transport
+        self.forward_step, self.backward_step = forward_step, backward_step
+        for name, step in steps:
+            setattr(self, name, step)
+        self.problem, self.stages = problem, placement.stages
+        self.modules = {(copy, stage): problem.module(stage).to(self.device)
+                        for copy, stage in placement.held_by(index)}
+        self._copy, self._stage = next(iter(self.modules))  # of the op that is being run
+        held = {stage for _, stage in self.modules}
+        self._inputs = self._on_device(problem.inputs()) if 0 in held else None
+        self._targets = self._on_device(problem.targets()) if self.stages - 1 in held else None
+        self.saved = {}  # (stage, micro-batch) -> (x, y), from the forward to the backward
+        self.seen = set()  # the F, I and W that this rank has done
+        self.peak = 0  # most activations held at once
+        self.items = []  # (item, start, end), in order
+        self.losses = {}
+        self._open = None  # the pair that is being run, if any
+
+    # ---- where am I
+
+    @property
+    def is_first(self):
+        return self._stage == 0
+
+    @property
+    def is_last(self):
+        return self._stage == self.stages - 1
+
+    @property
+    def previous(self):
+        return self.index - 1 if self.index > 0 else None
+
+    @property
+    def next(self):
+        return self.index + 1 if self.index + 1 < self.size else None
+
+    @property
+    def module(self):
+        """This rank's stage, [rows, hidden] -> [rows, hidden]."""
+        return self.modules[self._copy, self._stage]
+
+    def __repr__(self):
+        return f"<rank {self.index} of {self.size}, {self.microbatches} micro-batches>"
+
+    # ---- compute
+
+    def forward(self, i, x):
+        """Run the stage on micro-batch i and keep what its backward needs."""
+        self._at(f"forward({i})")
+        return self.run("F", self._own_stage(), i, x)
+
+    def backward(self, i, dy):
+        """Run the backward of micro-batch i; returns the gradient of the stage's input."""
+        self._at(f"backward({i})")
+        return self.run("B", self._own_stage(), i, dy)
+
+    def loss(self, i, y):
+        """Mean loss of micro-batch i, a scalar. Only the last stage has the targets."""
+        if self._targets is None:
+            raise StepError(f"rank {self.index} has no targets: only the last rank computes "
+                            "the loss")
+        return self.problem.loss(y, self._targets[self._microbatch(i)])
+
+    def run(self, kind, stage, i, tensor):
+        """Run one op and give its result: y for F, the input gradient for B and I."""
+        op = Op(kind, stage, self._microbatch(i))
+        self._check(op, tensor)
+        start = self.clock.start()
+        self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
+        result = getattr(self, f"_run_{kind}")(op, tensor)
+        self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
+        if self._open is None:
+            self.items.append((op, start, self.clock.stop(op, start)))
+        return result
+
+    @contextmanager
+    def pair(self, item):
+        """Run a forward and a backward inside as one step of the clock."""
+        start, self._open = self.clock.start(), item
+        yield
+        self._open = None
+        self.items.append((item, start, self.clock.stop(item, start)))
+
+    def _run_F(self, op, x):
+        y = self.forward_step(self, op.microbatch, x)
+        last = op.stage == self.stages - 1
+        want = () if last else tuple(self.shape)
+        if not isinstance(y, torch.Tensor) or tuple(y.shape) != want:
+            got = f"shape {list(y.shape)}" if isinstance(y, torch.Tensor) else repr(y)
+            raise StepError(
+                f"the forward of {op} gave {got}, not "
+                + ("the loss, a scalar" if last else f"a tensor of shape {list(want)}"))
+        self.saved[op.stage, op.microbatch] = (x, y)
+        self.peak = max(self.peak, len(self.saved))
+        if last:
+            self.losses[op.microbatch] = y.detach()
+        return y.detach()
+
+    def _run_B(self, op, dy):
+        x, y = self.saved.pop((op.stage, op.microbatch))
+        dx = self.backward_step(self, op.microbatch, x, y, dy)
+        if op.stage > 0 and (not isinstance(dx, torch.Tensor) or dx.shape != x.shape):
+            raise StepError(
+                f"the backward of {op} gave {dx if dx is None else list(dx.shape)}, but the stage "
+                f"before needs the gradient of its output, shape {list(x.shape)}. Was the input "
+                "detached, or requires_grad_() forgotten, before the stage ran on it?")
+        return dx
+
+    def _run_I(self, op, dy):
+        x, y = self.saved[op.stage, op.microbatch]
+        self.saved[op.stage, op.microbatch] = (x, y, dy)
+        if op.stage == 0:
+            return None  # nobody needs the gradient of the data
+        return torch.autograd.grad(y, x, dy, retain_graph=True)[0]
+
+    def _run_W(self, op, _):
+        _, y, dy = self.saved.pop((op.stage, op.microbatch))
+        torch.autograd.backward(y, dy, inputs=list(self.module.parameters()))
+
+    def _check(self, op, tensor):
+        name = {"F": "forward", "B": "backward"}.get(op.kind, op.kind)
+        if self.seen & {Op(k, *op[1:]) for k in ("IW" if op.kind == "B" else op.kind)}:
+            raise StepError(f"{name} of micro-batch {op.microbatch} was done before on this rank: "
+                            "each micro-batch goes forward once and backward once")
+        if op.kind != "F" and Op("F", *op[1:]) not in self.seen:
+            raise StepError(f"{name} of micro-batch {op.microbatch}, but its forward has not run "
+                            "on this rank yet")
+        if op.kind == "W" and Op("I", *op[1:]) not in self.seen:
+            raise StepError(f"{op} before {op._replace(kind='I')}: the weight gradient needs the "
+                            "output gradient that the input gradient was computed from")
+        if op.kind == "W" or (op.kind != "F" and op.stage == self.stages - 1):
+            if tensor is not None:
+                raise StepError(f"{name} of micro-batch {op.microbatch} on the last rank starts "
+                                "from the loss: its output gradient is None")
+            return
+        kind = "its input" if op.kind == "F" else "the gradient of its output"
+        if not isinstance(tensor, torch.Tensor):
+            raise StepError(f"{name} of micro-batch {op.microbatch} needs {kind}, a tensor, but "
+                            f"got {tensor!r}")
+        if tuple(tensor.shape) != tuple(self.shape):
+            raise StepError(f"{name} of micro-batch {op.microbatch} needs {kind}, shape "
+                            f"{list(self.shape)}, but got shape {list(tensor.shape)}")
+
+    # ---- communication, micro-batch by micro-batch
+
+    def recv_forward(self, i):
+        """The input of micro-batch i, [rows, hidden]: from the rank before, or the data."""
+        self._at(f"recv_forward({i})")
+        if self.is_first:
+            return self.data(i)
+        return self._recv(self.previous, "forward", i)
+
+    def send_forward(self, i, y):
+        """Give the output of micro-batch i to the next rank; returns when it is received."""
+        self._at(f"send_forward({i})")
+        if not self.is_last:
+            self._isend(y, self.next, "forward", i).wait()
+
+    def recv_backward(self, i):
+        """The gradient of micro-batch i's output: from the next rank; None on the last."""
+        self._at(f"recv_backward({i})")
+        if not self.is_last:
+            return self._recv(self.next, "backward", i)
+
+    def send_backward(self, i, dx):
+        """Give the gradient of micro-batch i's input to the rank before."""
+        self._at(f"send_backward({i})")
+        if not self.is_first:
+            self._isend(dx, self.previous, "backward", i).wait()
+
+    def send_forward_recv_backward(self, i, y, j):
+        """Send micro-batch i's output to the next rank and, at the same time, receive from it
+        the gradient of micro-batch j's output."""
+        self._at(f"send_forward_recv_backward({i}, y, {j})")
+        if not self.is_last:
+            return self._exchange(y, self.next, ("forward", i), ("backward", j))
+
+    def send_backward_recv_forward(self, i, dx, j):
+        """Send micro-batch i's input gradient to the rank before and, at the same time, receive
+        from it the input of micro-batch j (the data, on the first rank)."""
+        self._at(f"send_backward_recv_forward({i}, dx, {j})")
+        if self.is_first:
+            return self.data(j)
+        return self._exchange(dx, self.previous, ("backward", i), ("forward", j))
+
+    def data(self, i):
+        """The inputs of micro-batch i, [rows, hidden]. Only the first rank has them."""
+        if self._inputs is None:
+            raise StepError(f"rank {self.index} has no data: only the first rank does")
+        return self._inputs[self._microbatch(i)]
+
+    def empty(self):
+        """An uninitialised [rows, hidden] tensor, to receive into."""
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
+    # ---- communication with torch.distributed's names and meaning
+
+    def isend(self, tensor, dst, tag=0):
+        """Start sending; returns a request. The tensor must not change before its wait()."""
+        self._at(f"isend(to rank {dst})")
+        return self.transport.isend(tensor, dst, tag)
+
+    def irecv(self, tensor, src, tag=0):
+        """Start receiving into `tensor`, which is filled once the request's wait() returns."""
+        self._at(f"irecv(from rank {src})")
+        return self.transport.irecv(tensor, src, tag)
+
+    def send(self, tensor, dst, tag=0):
+        """Send, and return when it is received."""
+        self._at(f"send(to rank {dst})")
+        self.transport.isend(tensor, dst, tag).wait()
+
+    def recv(self, tensor, src, tag=0):
+        """Receive into `tensor`."""
+        self._at(f"recv(from rank {src})")
+        self.transport.irecv(tensor, src, tag).wait()
+
+    def batch_isend_irecv(self, ops):
+        """Start several sends and receives at once; returns their requests, in order."""
+        ops = list(ops)
+        if not ops or not all(isinstance(op, P2POp) for op in ops):
+            raise StepError("batch_isend_irecv takes a list of P2POp(rank.isend or rank.irecv, "
+                            f"tensor, peer), not {ops!r}")
+        return [op.op(op.tensor, op.peer, op.tag) for op in ops]
+
+    def all_reduce(self, tensor):
+        """Sum a tensor over all ranks, in place."""
+        self._at("all_reduce")
+        self.transport.collective("all_reduce", lambda: dist.all_reduce(tensor, async_op=True))
+
+    def all_to_all_single(self, output, input, output_split_sizes=None, input_split_sizes=None):
+        """Send a part of `input` to every rank, receive a part of `output` from every rank."""
+        self._at("all_to_all_single")
+        self.transport.collective("all_to_all_single", lambda: dist.all_to_all_single(
+            output, input, output_split_sizes, input_split_sizes, async_op=True))
+
+    # ---- inside
+
+    def _recv(self, peer, direction, i):
+        tensor = self.empty()
+        self.transport.irecv(tensor, peer, *self._message(direction, i)).wait()
+        return tensor
+
+    def _isend(self, tensor, peer, direction, i):
+        return self.transport.isend(tensor, peer, *self._message(direction, i))
+
+    def _exchange(self, tensor, peer, out, back):
+        received = self.empty()
+        requests = [self._isend(tensor, peer, *out),
+                    self.transport.irecv(received, peer, *self._message(*back))]
+        for request in requests:
+            request.wait()
+        return received
+
+    def _message(self, direction, i, stage=0):
+        """Tag and name of a message: unique for direction, receiving stage and micro-batch."""
+        i = self._microbatch(i)
+        tag = 1 + 2 * (stage * self.microbatches + i) + (direction == "backward")
+        return tag, f"the {direction} of micro-batch {i}"
+
+    def _own_stage(self):
+        if len(self.modules) != 1:
+            raise StepError(f"rank {self.index} holds {len(self.modules)} stages: run this "
+                            "placement as a schedule")
+        return self._stage
+
+    def owner(self, op):
+        """The rank that runs `op`."""
+        return self.placement.copies[self.placement.copy(op.microbatch, self.microbatches)][op.stage]
+
+    def _microbatch(self, i):
+        if not isinstance(i, int) or not 0 <= i < self.microbatches:
+            raise StepError(f"there is no micro-batch {i!r}: they are 0 to "
+                            f"{self.microbatches - 1}")
+        return i
+
+    def _at(self, place):
+        self.transport.at(place)
+
+    def _on_device(self, tensors):
+        return [t.to(self.device) for t in tensors]
+
+
+def execute(rank, row):
+    """Run a rank's row of a schedule: receive what an op needs, run it, send what it made.
+
+    Sends never hold the rank up: they start when the value exists and are waited for at the
+    end. Results for a stage of the same rank stay here and move no message.
+    """
+    values, sends = {}, []
+
+    def fetch(op):
+        """The tensor that `op` starts from: the input for F, the output gradient for B, I."""
+        if op.kind == "W" or (op.kind != "F" and op.stage == rank.stages - 1):
+            return None
+        if op.kind == "F" and op.stage == 0:
+            return rank.data(op.microbatch)
+        source = needs(op, rank.stages)[-1]
+        owner = rank.owner(source)
+        if owner == rank.index:
+            return values.pop(source)
+        tensor = rank.empty()
+        direction = "forward" if op.kind == "F" else "backward"
+        request = rank.transport.irecv(tensor, owner,
+                                       *rank._message(direction, op.microbatch, op.stage))
+        request.wait()
+        return tensor
+
+    def deliver(op, result):
+        """Hand an op's result to the stage that needs it."""
+        direction, stage = ("forward", op.stage + 1) if op.kind == "F" \
+            else ("backward", op.stage - 1)
+        if op.kind == "W" or not 0 <= stage < rank.stages:
+            return
+        owner = rank.owner(op._replace(stage=stage))
+        if owner == rank.index:
+            values[op if op.kind == "F" else op._replace(kind="I")] = result
+        else:
+            sends.append(rank.transport.isend(
+                result, owner, *rank._message(direction, op.microbatch, stage)))
+
+    for item in row:
+        rank._at(f"the schedule's {item}")
+        inputs = [fetch(op) for op in item.parts]
+        if isinstance(item, Pair):
+            with rank.pair(item):
+                results = [rank.run(*op[:3], x) for op, x in zip(item.parts, inputs, strict=True)]
+        else:
+            results = [rank.run(*item, inputs[0])]
+        for op, result in zip(item.parts, results, strict=True):
+            deliver(op, result)
+    rank._at("its end")
+    for request in sends:
+        request.wait()

@@ -1,0 +1,211 @@
+"""Messages between ranks: a thin layer over torch.distributed that cannot be misused silently.
+
+Raw point-to-point on gloo aborts the process when a message is longer than the receiver's
+buffer, accepts another shape or dtype without a word, hangs on a second wait, and loses what
+nobody waited for. Here every message starts with a header that says what it is, and every
+request knows its tensor, its peer and whether it is done.
+
+As on gloo and NCCL, a send is a rendezvous: it ends when the other side has posted the
+receive.
+"""
+
+import mmap
+import pickle
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+HEADER = 256  # bytes in front of every message
+STATUS = 256  # bytes of the file that says where a rank is
+
+
+class TransportError(RuntimeError):
+    """A message that is not what the receiver declared, or a request that was misused."""
+
+
+class Request:
+    """A send or a receive under way. `wait()` may be called any number of times."""
+
+    def __init__(self, transport, verb, tensor, peer, tag, what):
+        self.transport, self.verb, self.tensor = transport, verb, tensor
+        self.peer, self.tag, self.what = peer, tag, what
+        self.done, self.header = False, None
+        self._version = tensor._version
+        self._thread = self._failure = None
+
+    def __repr__(self):
+        return f"<{self.verb} of {self.what} {'to' if self.sends else 'from'} rank {self.peer}>"
+
+    @property
+    def sends(self):
+        return self.verb == "isend"
+
+    def wait(self):
+        """Return when the transfer is complete; a received tensor is filled from then on."""
+        if not self.done:
+            with self.transport.blocked(self):
+                if self._thread is None:
+                    self.work.wait()
+                else:
+                    self._thread.join()
+            if self._failure:
+                raise self._failure
+            self._finish()
+        return True
+
+    def is_completed(self):
+        """True once the transfer is complete, without waiting for it."""
+        if not self.done and self._thread is None:
+            # gloo only knows inside wait(), so something has to wait.
+            self._thread = threading.Thread(target=self._wait_aside, daemon=True)
+            self._thread.start()
+        return self.done or not self._thread.is_alive()
+
+    def _wait_aside(self):
+        try:
+            self.work.wait()
+        except Exception as error:
+            self._failure = error
+
+    def _finish(self):
+        self.done = True
+        self.transport.outstanding.remove(self)
+        if not self.sends:
+            self.transport.unpack(self)
+        elif self.tensor._version != self._version:
+            raise TransportError(
+                f"the tensor of {self!r} was changed before its wait(): what arrives is then "
+                "undefined. Wait first, or send a clone")
+
+
+class Collective:
+    """A collective that a rank is in: the `number`-th that it called."""
+
+    def __init__(self, name, number):
+        self.verb, self.number = name, number
+
+    def __repr__(self):
+        return f"<{self.verb}, collective {self.number}>"
+
+
+class Transport:
+    """Point-to-point messages of one rank.
+
+    capacity: bytes of the longest message that can be received. tags=False matches messages
+    in the order in which they were sent, as NCCL does, whatever their tags. `stamp()` gives
+    what travels with each message (the sender's clock); `arrived(stamp)` is told on receipt.
+    """
+
+    def __init__(self, rank, size, capacity, device, tags, stamp, arrived, status):
+        self.rank, self.size, self.device, self.tags = rank, size, device, tags
+        self.capacity = capacity
+        self.stamp, self.arrived = stamp, arrived
+        self.outstanding = []  # requests that are not done, oldest first
+        self.waiting = None  # the request in whose wait() the rank is, and since when
+        with open(status, "wb") as file:
+            file.write(bytes(STATUS))
+        with open(status, "r+b") as file:
+            self._status = mmap.mmap(file.fileno(), STATUS)
+        self.at("its first line")
+        self.sent = self.sent_bytes = self.collectives = 0
+
+    def at(self, place):
+        """Note the call that the rank is in, where the parent can read it whatever happens."""
+        self.place = place
+        text = place.encode()[:STATUS - 1] + b"\0"
+        self._status[:len(text)] = text
+
+    def isend(self, tensor, dst, tag=0, what="a tensor"):
+        self._check(tensor, dst, "dst", "isend")
+        request = Request(self, "isend", tensor, dst, tag, what)
+        payload = tensor.detach().reshape(-1).view(torch.uint8)
+        head = (tag, str(tensor.dtype), tuple(tensor.shape), self.stamp(), what)
+        if payload.numel() > self.capacity:
+            payload = payload[:0]  # the header alone tells the receiver what was sent
+        text = pickle.dumps(head)
+        if len(text) > HEADER - 2:
+            raise TransportError(f"a tensor with {tensor.dim()} dimensions is too much for one "
+                                 "message: reshape it first")
+        # One buffer, so that header and payload are one message and need one receive.
+        message = torch.empty(HEADER + payload.numel(), dtype=torch.uint8, device=self.device)
+        head = len(text).to_bytes(2, "big") + text
+        message[:len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        message[HEADER:] = payload
+        request.buffer = message
+        request.work = dist.isend(message, dst, tag=tag if self.tags else 0)
+        self.outstanding.append(request)
+        self.sent += 1
+        self.sent_bytes += payload.numel()
+        return request
+
+    def irecv(self, tensor, src, tag=0, what="a tensor"):
+        self._check(tensor, src, "src", "irecv")
+        request = Request(self, "irecv", tensor, src, tag, what)
+        # Room for the longest message there is: gloo would abort on one that does not fit.
+        request.buffer = torch.empty(HEADER + self.capacity, dtype=torch.uint8,
+                                     device=self.device)
+        request.work = dist.irecv(request.buffer, src, tag=tag if self.tags else 0)
+        self.outstanding.append(request)
+        return request
+
+    def collective(self, name, start):
+        """Run a collective that all ranks must call, in the same order; return when it is done."""
+        request = Collective(name, self.collectives)
+        self.collectives += 1
+        with self.blocked(request):
+            start().wait()
+
+    def unpack(self, request):
+        """Check a received message against what its receiver declared, and hand it over."""
+        message, tensor = request.buffer, request.tensor
+        start = bytes(message[:HEADER].cpu().numpy())
+        tag, dtype, shape, stamp, what = pickle.loads(start[2:2 + int.from_bytes(start[:2], "big")])
+        here = f"rank {self.rank} receives {request.what} from rank {request.peer}"
+        if "a tensor" not in (what, request.what) and what != request.what:
+            raise TransportError(
+                f"{here}, but the next message that rank {request.peer} sent is {what}. Messages "
+                "arrive in the order in which they were sent: receive them in that order")
+        if shape != tuple(tensor.shape) or dtype != str(tensor.dtype):
+            raise TransportError(
+                f"{here} into a tensor of shape {list(tensor.shape)}, {tensor.dtype}, but rank "
+                f"{request.peer} sent shape {list(shape)}, {dtype}")
+        payload = message[HEADER:HEADER + tensor.numel() * tensor.element_size()]
+        with torch.no_grad():
+            tensor.copy_(payload.view(tensor.dtype).view(tensor.shape))
+        request.buffer = None
+        self.arrived(stamp)
+
+    def blocked(self, request):
+        """Mark the rank as waiting, so that who waits for whom can be told."""
+        return _Blocked(self, request)
+
+    def _check(self, tensor, peer, name, verb):
+        if not isinstance(tensor, torch.Tensor):
+            raise TransportError(f"{verb} takes a tensor, not {type(tensor).__name__}"
+                                 + (": is a return missing where it was made?"
+                                    if tensor is None else ""))
+        if not isinstance(peer, int) or not 0 <= peer < self.size:
+            raise TransportError(f"{verb}: {name}={peer!r} is no rank; ranks are 0 to "
+                                 f"{self.size - 1}")
+        if peer == self.rank:
+            raise TransportError(f"{verb}: rank {peer} cannot exchange messages with itself")
+        if not tensor.is_contiguous():
+            raise TransportError(
+                f"{verb} of a tensor that is not contiguous (shape {list(tensor.shape)}, strides "
+                f"{list(tensor.stride())}): call .contiguous() first")
+        if tensor.device.type != self.device.type:
+            raise TransportError(f"{verb} of a tensor on {tensor.device}, but this run's ranks "
+                                 f"exchange tensors on {self.device}")
+
+
+class _Blocked:
+    def __init__(self, transport, request):
+        self.transport, self.request = transport, request
+
+    def __enter__(self):
+        self.transport.waiting = (self.request, time.monotonic())
+
+    def __exit__(self, *_):
+        self.transport.waiting = None

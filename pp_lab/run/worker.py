@@ -1,0 +1,274 @@
+"""The life of one rank process: join, run, report to the parent, end when told.
+
+The fork server imports this module once; every rank is then forked with torch in it.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import io
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing import parent_process
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from ..schedule.cost import Cost
+from ..schedule.schedule import Placement
+from .clocks import PaceClock, VirtualClock, WallClock
+from .model import Problem, finish
+from .rank import Rank, StepError, execute
+from .transport import Transport, TransportError
+
+REPORT_AFTER = 0.25  # seconds in one wait after which a rank says for whom it waits
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every rank of a run is told."""
+
+    problem: Problem
+    placement: Placement
+    size: int
+    program: object  # a function of a Rank, or each rank's row of a schedule
+    steps: tuple  # pairs ("forward_step" or "backward_step", function)
+    clock: str
+    cost: Cost
+    pace: float
+    backend: str
+    tags: bool
+    timeout: float
+    folder: str
+
+
+@dataclass
+class Report:
+    """What one rank brings home."""
+
+    items: list
+    losses: dict
+    results: dict  # copy -> Result
+    seen: set
+    peak: int
+    sent: int
+    sent_bytes: int
+    unwaited: list = field(default_factory=list)
+
+
+def main(connection, index):
+    """Entry point of a rank process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    _end_with_parent()
+    folder, data = connection.recv()
+    # What only the operating system still sees of this process: C libraries' last words, the
+    # line it is in when asked by a signal, and (in Rank) the last call that it made.
+    os.dup2(os.open(os.path.join(folder, f"stderr{index}"), os.O_CREAT | os.O_WRONLY), 2)
+    faulthandler.register(signal.SIGUSR1, open(os.path.join(folder, f"stack{index}"), "w"))
+    link = _Link(connection, index, folder)
+    sys.stdout = sys.stderr = _Lines(link)
+    try:
+        # The learner's functions come as bytes: what fails in unpacking them is their error.
+        job = cloudpickle.loads(data)
+        report = _run(job, index, link)
+    except BaseException as error:
+        link.failed(error)
+    else:
+        sys.stdout.flush()
+        link.send("done", pickle.dumps(report))
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()  # the parent lets all ranks go at once
+    os._exit(0)
+
+
+def _run(job, index, link):
+    torch.set_num_threads(1)
+    device = _join(job, index)
+    link.send("joined")
+    zero = link.connection.recv()
+    while time.monotonic() < zero:
+        time.sleep(0)
+    clock = {"virtual": lambda: VirtualClock(job.cost), "wall": lambda: WallClock(zero),
+             "pace": lambda: PaceClock(zero, job.cost, job.pace)}[job.clock]()
+    rows, hidden = job.problem.shape
+    whole_batch = rows * hidden * job.problem.microbatches * job.problem.torch_dtype.itemsize
+    transport = Transport(index, job.size, max(whole_batch, 1 << 16), device, job.tags,
+                          clock.stamp, clock.arrived, os.path.join(job.folder, f"status{index}"))
+    rank = Rank(index, job.problem, job.placement, clock, transport, job.steps)
+    link.watch(rank)
+    if callable(job.program):
+        job.program(rank)
+    else:
+        execute(rank, job.program[index])
+    link.rank = None  # what follows is ours, not the learner's
+    unwaited = [repr(r) for r in transport.outstanding]
+    results = {} if unwaited else _finish(rank)
+    return Report(rank.items, {i: v.item() for i, v in rank.losses.items()}, results, rank.seen,
+                  rank.peak, transport.sent, transport.sent_bytes, unwaited)
+
+
+def _join(job, index):
+    """Join the process group of this run; returns the rank's device."""
+    loopback = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
+    if loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
+    device = torch.device("cpu")
+    if job.backend == "nccl":
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    # The parent ends a run that takes too long; the group's own limit must not come first.
+    store = dist.FileStore(os.path.join(job.folder, "store"), job.size)
+    dist.init_process_group(job.backend, store=store, rank=index, world_size=job.size,
+                            timeout=timedelta(seconds=job.timeout + 60))
+    return device
+
+
+def _finish(rank):
+    """Add up the copies' gradients, where there are several, and take the optimizer step."""
+    copies = {copy for copy, _ in rank.modules}
+    if len(rank.placement.copies) > 1:
+        _sum_copies(rank)
+    results = {}
+    for copy in copies:
+        modules = {s: module for (c, s), module in rank.modules.items() if c == copy}
+        loss = sum(v.item() for _, v in sorted(rank.losses.items())) if rank.losses else None
+        result = finish(rank.problem, modules, loss)
+        for tensors in (result.grads, result.weights):
+            for name, tensor in tensors.items():
+                tensors[name] = None if tensor is None else tensor.cpu().numpy()
+        results[copy] = result
+    return results
+
+
+def _sum_copies(rank):
+    """Every copy of a stage ends up with the sum of all copies' gradients."""
+    transport = rank.transport
+    received, sends = [], []
+    for (copy, stage), module in sorted(rank.modules.items(), key=lambda held: held[0][::-1]):
+        for other, owners in enumerate(rank.placement.copies):
+            if other == copy:
+                continue
+            for k, parameter in enumerate(module.parameters()):
+                grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                what = f"the gradient of stage {stage}, parameter {k}"
+                sends.append(transport.isend(grad.clone(), owners[stage], 0, what))
+                received.append((parameter, grad, copy, other, owners[stage], what))
+    for parameter, grad, copy, other, owner, what in received:
+        theirs = torch.empty_like(grad)
+        transport.irecv(theirs, owner, 0, what).wait()
+        parameter.grad = grad + theirs if copy < other else theirs + grad
+    for request in sends:
+        request.wait()
+
+
+class _Link:
+    """A rank's line to the parent: prints, failures, and, while it waits, for whom."""
+
+    def __init__(self, connection, index, folder):
+        self.connection, self.index, self.folder = connection, index, folder
+        self.rank = None
+        self._lock = threading.Lock()
+
+    def send(self, kind, *content):
+        with self._lock, contextlib.suppress(OSError):
+            self.connection.send((kind, *content))
+
+    def watch(self, rank):
+        self.rank = rank
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self):
+        """End with the parent, whatever the rank is doing; say so when the rank is stuck."""
+        orphaned = parent_process().sentinel
+        told = None
+        from multiprocessing.connection import wait
+        while not wait([orphaned], timeout=0.1):
+            transport = self.rank and self.rank.transport
+            waiting = transport and transport.waiting
+            if waiting != told and told is not None:
+                told = None
+                self.send("moving")
+            if waiting and told is None and time.monotonic() - waiting[1] > REPORT_AFTER:
+                told = waiting
+                done = [item.label for item, *_ in self.rank.items]
+                self.send("waiting", describe(waiting[0]), transport.place,
+                          [describe(r) for r in list(transport.outstanding)], done)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(1)
+
+    def failed(self, error):
+        rank = self.rank
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        frames = traceback.extract_tb(error.__traceback__)
+        self.send("failed", {
+            "type": type(error).__name__,
+            "text": str(error),
+            "ours": isinstance(error, (StepError, TransportError)),
+            "unsolved": isinstance(error, NotImplementedError),
+            "lost peer": isinstance(error, RuntimeError) and "onnection" in str(error)
+            and not isinstance(error, (StepError, TransportError)),
+            "frames": [(f.filename, f.lineno, f.name, f.line) for f in frames],
+            "place": rank.transport.place if rank else "starting",
+            "now": rank.clock.start() if rank else None,
+        })
+
+
+def describe(request):
+    """A request as plain data, for the parent: (verb, peer, tag, what)."""
+    if hasattr(request, "peer"):
+        return (request.verb, request.peer, request.tag, request.what)
+    return (request.verb, None, request.number, request.verb)
+
+
+class _Lines(io.TextIOBase):
+    """sys.stdout of a rank: whole lines go to the parent, with the rank's time."""
+
+    def __init__(self, link):
+        self.link, self.rest = link, ""
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            self._line(line)
+        return len(text)
+
+    def flush(self):
+        if self.rest:
+            self._line(self.rest)
+            self.rest = ""
+
+    def _line(self, line):
+        rank = self.link.rank
+        self.link.send("print", rank.clock.start() if rank else 0, line)
+
+
+def _end_with_parent():
+    """Die when the kernel dies, even in a loop that never gives a thread its turn.
+
+    The parent's end of the sentinel pipe closes when it dies. With O_ASYNC the operating
+    system then sends SIGIO, whose default action ends the process. A parent-death signal
+    would not do: the parent of this process is the fork server.
+    """
+    sentinel = parent_process().sentinel
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+gc.freeze()  # what is imported stays shared between server and ranks
