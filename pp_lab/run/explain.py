@@ -4,6 +4,7 @@ import linecache
 import os
 import re
 import signal
+import types
 from dataclasses import dataclass
 
 OURS = os.path.dirname(__file__)
@@ -42,11 +43,11 @@ def deadlock(waits, tags):
         w = stuck[last]
         verb = w.request[0]
         lack = {"isend": "receiving", "irecv": "sending"}.get(verb, "calling")
-        return (f"rank {last} waits in {w.place} {_for(w, rank)}, but rank {rank} has ended "
+        return (f"rank {last} waits {w.place} {_for(w, rank)}, but rank {rank} has ended "
                 f"without {lack} it", last, picture)
     cycle = path[path.index(rank):]
     text = "deadlock: " + "; ".join(
-        f"rank {r} waits in {stuck[r].place} {_for(stuck[r], _waits_for(r, waits))}"
+        f"rank {r} waits {stuck[r].place} {_for(stuck[r], _waits_for(r, waits))}"
         for r in cycle) + ". Nobody can go on"
     verbs = {stuck[r].request[0] for r in cycle}
     if verbs == {"isend"}:
@@ -89,31 +90,50 @@ def _for(waiting, peer):
             "irecv": f"for {what} from rank {peer}"}.get(verb, f"for rank {peer} to join in")
 
 
-def exception(first, failures, program):
+def exception(first, failures, job):
     """A rank raised: the learner's own lines, once."""
     failure = failures[first]
-    name = getattr(program, "__name__", "the schedule")
     others = [i for i, f in failures.items()
               if i != first and (f["type"], f["text"]) == (failure["type"], failure["text"])]
     also = f" (and ranks {', '.join(map(str, others))} likewise)" if others else ""
     if failure["unsolved"]:
+        name = failure["frames"][-1][2]
         return f"{name} is not written yet: it raises NotImplementedError", first, ""
     said = failure["text"] if failure["ours"] else f"{failure['type']}: {failure['text']}"
-    return (f"rank {first}{also}, in {failure['place']}: {said}", first,
-            _frames(failure["frames"]))
+    return (f"rank {first}{also}, {failure['place']}: {said}", first,
+            _frames(failure["frames"], job))
 
 
-def _frames(frames):
+def _frames(frames, job):
     """The learner's frames, as a traceback."""
     lines = []
-    for filename, number, name, text in frames:
-        if filename.startswith(OURS) or "cloudpickle" in filename:
-            continue
-        text = text or linecache.getline(filename, number).strip()
-        where = "notebook cell" if "ipykernel_" in filename or filename.startswith("<ipython") \
-            else filename
-        lines.append(f"  {where}, line {number}, in {name}" + (f"\n    {text}" if text else ""))
+    for filename, number, name, _ in frames:
+        if not filename.startswith(OURS) and "cloudpickle" not in filename:
+            lines += _line(filename, number, name, job)
     return "\n".join(lines)
+
+
+def _line(filename, number, name, job):
+    """Where a line stands, and its text. What cloudpickle shipped has lost its file's name."""
+    if filename == "<dynamic-code>":
+        filename = _file_of(job, name, number)
+    where = "notebook cell" if "ipykernel_" in filename else filename
+    text = linecache.getline(filename, number).strip()
+    return [f"  {where}, line {number}, in {name}"] + ([f"    {text}"] if text else [])
+
+
+def _file_of(job, name, number):
+    """The file of the function called `name`: one of the job's, or a global that these use."""
+    functions = [job.program, *(step for _, step in job.steps)]
+    for function in functions[:]:
+        functions += getattr(function, "__globals__", {}).values()
+    codes = [f.__code__ for f in functions if isinstance(f, types.FunctionType)]
+    while codes:
+        code = codes.pop(0)
+        if code.co_name == name and any(line == number for *_, line in code.co_lines()):
+            return code.co_filename
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return "your code"
 
 
 def death(rank, code, folder):
@@ -121,11 +141,11 @@ def death(rank, code, folder):
     place = status(folder, rank)
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        text = f"rank {rank} was killed by {name} in {place}"
+        text = f"rank {rank} was killed by {name} {place}"
         if name == "SIGKILL":
             text += ". Somebody killed it, or the operating system did, being out of memory"
     else:
-        text = f"rank {rank} ended with exit code {code} in {place}, without a Python exception"
+        text = f"rank {rank} ended with exit code {code} {place}, without a Python exception"
     try:
         with open(os.path.join(folder, f"stderr{rank}"), errors="replace") as file:
             said = [line.strip() for line in file if line.strip()]
@@ -140,17 +160,17 @@ def too_long(job, waits, stacks):
     culprit = busy[0] if busy else None
     text = f"the run took longer than its limit of {job.timeout:g} s and was ended"
     if culprit is not None:
-        text += (f": rank {culprit} is still at work, in {status(job.folder, culprit)}. "
+        text += (f": rank {culprit} is still at work, {status(job.folder, culprit)}. "
                  "An endless loop? Give lab.run(…, timeout=seconds) if it only needs longer")
     lines = []
     for rank, w in enumerate(waits):
         if w == "done":
             lines.append(f"  rank {rank}: has ended")
         elif w is None:
-            lines.append(f"  rank {rank}: at work in {status(job.folder, rank)}"
+            lines.append(f"  rank {rank}: at work {status(job.folder, rank)}"
                          + (f", {stacks[rank]}" if stacks.get(rank) else ""))
         else:
-            lines.append(f"  rank {rank}: waits in {w.place} {_for(w, w.request[1])}")
+            lines.append(f"  rank {rank}: waits {w.place} {_for(w, w.request[1])}")
     return text, culprit, "\n".join(lines)
 
 
@@ -166,20 +186,20 @@ def status(folder, rank):
     """The last call that a rank made, also when it is dead: it leaves this in a file."""
     try:
         with open(os.path.join(folder, f"status{rank}"), "rb") as file:
-            return file.read().split(b"\0")[0].decode(errors="replace") or "its start"
+            return file.read().split(b"\0")[0].decode(errors="replace") or "at its start"
     except OSError:
-        return "its start"
+        return "at its start"
 
 
-def stack(folder, rank):
+def stack(job, rank):
     """The learner's line that a rank was in when it was asked, or None."""
     try:
-        with open(os.path.join(folder, f"stack{rank}"), errors="replace") as file:
+        with open(os.path.join(job.folder, f"stack{rank}"), errors="replace") as file:
             frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', file.read())
     except OSError:
         return None
     for filename, number, name in frames:
         if not filename.startswith(OURS) and "/lib/python" not in filename:
-            where = "notebook cell" if "ipykernel_" in filename else os.path.basename(filename)
-            return f"{where}, line {number}, in {name}"
+            return " ".join(part.strip() for part in
+                            _line(filename, int(number), name, job))
     return None

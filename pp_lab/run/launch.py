@@ -53,7 +53,7 @@ def server():
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pp_lab.run.worker"])
+    context.set_forkserver_preload(["pp_lab.run.preload"])
     with _no_main():
         multiprocessing.forkserver.ensure_running()
     return context
@@ -92,7 +92,7 @@ def launch(job, echo=print):
         except KeyboardInterrupt:
             raise RunInterrupted(
                 "the run was stopped, and its processes with it. "
-                + "; ".join(f"rank {r.index} was in {explain.status(folder, r.index)}"
+                + "; ".join(f"rank {r.index} was {explain.status(folder, r.index)}"
                             for r in ranks if r.report is None)) from None
         finally:
             _end(ranks)
@@ -217,9 +217,9 @@ class _Watch:
             while time.monotonic() < limit:
                 self._read(0.02)
             raise self._failure()
-        if self._all_waiting() and time.monotonic() - self.news > QUIET:
-            if stuck := explain.deadlock(self._waits(), self.job.tags):
-                raise RunError(*stuck)
+        quiet = self._all_waiting() and time.monotonic() - self.news > QUIET
+        if quiet and (stuck := explain.deadlock(self._waits(), self.job.tags)):
+            raise RunError(*stuck)
         if self.deadline is None:
             if time.monotonic() - self.began > max(self.job.timeout, 30):
                 late = [rank.index for rank in self.ranks if not rank.joined]
@@ -230,7 +230,7 @@ class _Watch:
             self._ask_where()
             raise RunError(*explain.too_long(
                 self.job, self._waits(),
-                {r.index: explain.stack(self.job.folder, r.index) for r in self._unfinished()}))
+                {r.index: explain.stack(self.job, r.index) for r in self._unfinished()}))
 
     def _unfinished(self):
         return [rank for rank in self.ranks if rank.report is None]
@@ -253,13 +253,13 @@ class _Watch:
         if causes:
             first = min(causes, key=lambda i: (causes[i]["now"] is None, causes[i]["now"] or 0, i))
             kind = NotAttempted if causes[first]["unsolved"] else RunError
-            return kind(*explain.exception(first, causes, self.job.program))
+            return kind(*explain.exception(first, causes, self.job))
         if lost:
             rank = lost[0]
             rank.process.join(1.0)
             return RunError(*explain.death(rank.index, rank.process.exitcode, self.job.folder))
         first = min(failures)
-        return RunError(*explain.exception(first, failures, self.job.program))
+        return RunError(*explain.exception(first, failures, self.job))
 
     def _look_at_leftovers(self):
         for rank in self.ranks:

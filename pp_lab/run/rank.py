@@ -12,6 +12,8 @@ On the first rank `recv_forward` gives the data and `send_backward` does nothing
 Sends are rendezvous: they return when the other side receives.
 """
 
+import functools
+import inspect
 from contextlib import contextmanager
 
 import torch
@@ -32,6 +34,23 @@ class P2POp:
         if getattr(op, "__name__", None) not in ("isend", "irecv"):
             raise StepError(f"P2POp takes rank.isend or rank.irecv, not {op!r}")
         self.op, self.tensor, self.peer, self.tag = op, tensor, peer, tag
+
+
+def _call(method):
+    """Note, where the parent can read it, which call the rank is in, and when it is over."""
+    names = list(inspect.signature(method).parameters)[1:]
+
+    @functools.wraps(method)
+    def noted(self, *args, **kwargs):
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        shown = (str(v) if isinstance(v, int) else n for n, v in given.items())
+        place = f"{method.__name__}({', '.join(shown)})"
+        self.transport.at(f"in {place}")
+        result = method(self, *args, **kwargs)
+        self.transport.at(f"after {place}")
+        return result
+
+    return noted
 
 
 def forward_step(rank, i, x):
@@ -107,14 +126,14 @@ class Rank:
 
     # ---- compute
 
+    @_call
     def forward(self, i, x):
         """Run the stage on micro-batch i and keep what its backward needs."""
-        self._at(f"forward({i})")
         return self.run("F", self._own_stage(), i, x)
 
+    @_call
     def backward(self, i, dy):
         """Run the backward of micro-batch i; returns the gradient of the stage's input."""
-        self._at(f"backward({i})")
         return self.run("B", self._own_stage(), i, dy)
 
     def loss(self, i, y):
@@ -206,42 +225,42 @@ class Rank:
 
     # ---- communication, micro-batch by micro-batch
 
+    @_call
     def recv_forward(self, i):
         """The input of micro-batch i, [rows, hidden]: from the rank before, or the data."""
-        self._at(f"recv_forward({i})")
         if self.is_first:
             return self.data(i)
         return self._recv(self.previous, "forward", i)
 
+    @_call
     def send_forward(self, i, y):
         """Give the output of micro-batch i to the next rank; returns when it is received."""
-        self._at(f"send_forward({i})")
         if not self.is_last:
             self._isend(y, self.next, "forward", i).wait()
 
+    @_call
     def recv_backward(self, i):
         """The gradient of micro-batch i's output: from the next rank; None on the last."""
-        self._at(f"recv_backward({i})")
         if not self.is_last:
             return self._recv(self.next, "backward", i)
 
+    @_call
     def send_backward(self, i, dx):
         """Give the gradient of micro-batch i's input to the rank before."""
-        self._at(f"send_backward({i})")
         if not self.is_first:
             self._isend(dx, self.previous, "backward", i).wait()
 
+    @_call
     def send_forward_recv_backward(self, i, y, j):
         """Send micro-batch i's output to the next rank and, at the same time, receive from it
         the gradient of micro-batch j's output."""
-        self._at(f"send_forward_recv_backward({i}, y, {j})")
         if not self.is_last:
             return self._exchange(y, self.next, ("forward", i), ("backward", j))
 
+    @_call
     def send_backward_recv_forward(self, i, dx, j):
         """Send micro-batch i's input gradient to the rank before and, at the same time, receive
         from it the input of micro-batch j (the data, on the first rank)."""
-        self._at(f"send_backward_recv_forward({i}, dx, {j})")
         if self.is_first:
             return self.data(j)
         return self._exchange(dx, self.previous, ("backward", i), ("forward", j))
@@ -258,24 +277,24 @@ class Rank:
 
     # ---- communication with torch.distributed's names and meaning
 
+    @_call
     def isend(self, tensor, dst, tag=0):
         """Start sending; returns a request. The tensor must not change before its wait()."""
-        self._at(f"isend(to rank {dst})")
         return self.transport.isend(tensor, dst, tag)
 
+    @_call
     def irecv(self, tensor, src, tag=0):
         """Start receiving into `tensor`, which is filled once the request's wait() returns."""
-        self._at(f"irecv(from rank {src})")
         return self.transport.irecv(tensor, src, tag)
 
+    @_call
     def send(self, tensor, dst, tag=0):
         """Send, and return when it is received."""
-        self._at(f"send(to rank {dst})")
         self.transport.isend(tensor, dst, tag).wait()
 
+    @_call
     def recv(self, tensor, src, tag=0):
         """Receive into `tensor`."""
-        self._at(f"recv(from rank {src})")
         self.transport.irecv(tensor, src, tag).wait()
 
     def batch_isend_irecv(self, ops):
@@ -286,14 +305,14 @@ class Rank:
                             f"tensor, peer), not {ops!r}")
         return [op.op(op.tensor, op.peer, op.tag) for op in ops]
 
+    @_call
     def all_reduce(self, tensor):
         """Sum a tensor over all ranks, in place."""
-        self._at("all_reduce")
         self.transport.collective("all_reduce", lambda: dist.all_reduce(tensor, async_op=True))
 
+    @_call
     def all_to_all_single(self, output, input, output_split_sizes=None, input_split_sizes=None):
         """Send a part of `input` to every rank, receive a part of `output` from every rank."""
-        self._at("all_to_all_single")
         self.transport.collective("all_to_all_single", lambda: dist.all_to_all_single(
             output, input, output_split_sizes, input_split_sizes, async_op=True))
 
@@ -329,16 +348,14 @@ class Rank:
 
     def owner(self, op):
         """The rank that runs `op`."""
-        return self.placement.copies[self.placement.copy(op.microbatch, self.microbatches)][op.stage]
+        copy = self.placement.copy(op.microbatch, self.microbatches)
+        return self.placement.copies[copy][op.stage]
 
     def _microbatch(self, i):
         if not isinstance(i, int) or not 0 <= i < self.microbatches:
             raise StepError(f"there is no micro-batch {i!r}: they are 0 to "
                             f"{self.microbatches - 1}")
         return i
-
-    def _at(self, place):
-        self.transport.at(place)
 
     def _on_device(self, tensors):
         return [t.to(self.device) for t in tensors]
@@ -383,7 +400,7 @@ def execute(rank, row):
                 result, owner, *rank._message(direction, op.microbatch, stage)))
 
     for item in row:
-        rank._at(f"the schedule's {item}")
+        rank.transport.at(f"in {item} of the schedule")
         inputs = [fetch(op) for op in item.parts]
         if isinstance(item, Pair):
             with rank.pair(item):
@@ -392,6 +409,6 @@ def execute(rank, row):
             results = [rank.run(*item, inputs[0])]
         for op, result in zip(item.parts, results, strict=True):
             deliver(op, result)
-    rank._at("its end")
+    rank.transport.at("at its end")
     for request in sends:
         request.wait()

@@ -45,6 +45,8 @@ class Request:
     def wait(self):
         """Return when the transfer is complete; a received tensor is filled from then on."""
         if not self.done:
+            if self.transport.place.startswith("after"):  # the learner's own wait
+                self.transport.at(f"in wait() of {self.verb}")
             with self.transport.blocked(self):
                 if self._thread is None:
                     self.work.wait()
@@ -108,7 +110,7 @@ class Transport:
             file.write(bytes(STATUS))
         with open(status, "r+b") as file:
             self._status = mmap.mmap(file.fileno(), STATUS)
-        self.at("its first line")
+        self.at("at its start")
         self.sent = self.sent_bytes = self.collectives = 0
 
     def at(self, place):
@@ -188,7 +190,9 @@ class Transport:
                                     if tensor is None else ""))
         if not isinstance(peer, int) or not 0 <= peer < self.size:
             raise TransportError(f"{verb}: {name}={peer!r} is no rank; ranks are 0 to "
-                                 f"{self.size - 1}")
+                                 f"{self.size - 1}"
+                                 + (" (the last has no next, the first no previous)"
+                                    if peer is None else ""))
         if peer == self.rank:
             raise TransportError(f"{verb}: rank {peer} cannot exchange messages with itself")
         if not tensor.is_contiguous():

@@ -1,12 +1,11 @@
 """The life of one rank process: join, run, report to the parent, end when told.
 
-The fork server imports this module once; every rank is then forked with torch in it.
+The fork server has imported this module (preload.py); every rank is forked with torch in it.
 """
 
 import contextlib
 import faulthandler
 import fcntl
-import gc
 import io
 import os
 import pickle
@@ -74,8 +73,8 @@ def main(connection, index):
     folder, data = connection.recv()
     # What only the operating system still sees of this process: C libraries' last words, the
     # line it is in when asked by a signal, and (in Rank) the last call that it made.
-    os.dup2(os.open(os.path.join(folder, f"stderr{index}"), os.O_CREAT | os.O_WRONLY), 2)
-    faulthandler.register(signal.SIGUSR1, open(os.path.join(folder, f"stack{index}"), "w"))
+    os.dup2(_file(folder, f"stderr{index}"), 2)
+    faulthandler.register(signal.SIGUSR1, _file(folder, f"stack{index}"), all_threads=True)
     link = _Link(connection, index, folder)
     sys.stdout = sys.stderr = _Lines(link)
     try:
@@ -90,6 +89,11 @@ def main(connection, index):
     with contextlib.suppress(EOFError, OSError):
         connection.recv()  # the parent lets all ranks go at once
     os._exit(0)
+
+
+def _file(folder, name):
+    """A file of this rank's that stays open to its end."""
+    return os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY)
 
 
 def _run(job, index, link):
@@ -220,7 +224,7 @@ class _Link:
             "lost peer": isinstance(error, RuntimeError) and "onnection" in str(error)
             and not isinstance(error, (StepError, TransportError)),
             "frames": [(f.filename, f.lineno, f.name, f.line) for f in frames],
-            "place": rank.transport.place if rank else "starting",
+            "place": rank.transport.place if rank else "while starting",
             "now": rank.clock.start() if rank else None,
         })
 
@@ -269,6 +273,3 @@ def _end_with_parent():
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-gc.freeze()  # what is imported stays shared between server and ranks
