@@ -5,13 +5,14 @@ it is first used, so that `import pp_lab` stays quick.
 """
 
 import importlib
+import sys
 
 from .schedule import *  # noqa: F403
 from .schedule import __all__ as _schedule_names
 
 _LAZY = {
     "Lab": "run", "P2POp": "run", "Run": "run", "RunError": "run", "Score": "run",
-    "timeline": "show",
+    "chart": "show", "stack": "show", "timeline": "show",
 }  # fmt: skip
 
 __all__ = [*_schedule_names, *_LAZY]
@@ -26,3 +27,16 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *_LAZY})
+
+
+def _show_traces_as_timelines():
+    """In a notebook, a `Trace` on the last line of a cell is shown as its timeline."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        shell.display_formatter.mimebundle_formatter.for_type(
+            Trace,  # noqa: F405
+            lambda trace, include=None, exclude=None: importlib.import_module(
+                ".show", __name__).bundle(trace))
+
+
+_show_traces_as_timelines()

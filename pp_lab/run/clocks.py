@@ -13,6 +13,9 @@ class VirtualClock:
     def __init__(self, cost):
         self.cost, self.now = cost, 0
 
+    def begin(self, zero):
+        pass
+
     def stamp(self):
         return self.now
 
@@ -28,10 +31,18 @@ class VirtualClock:
 
 
 class WallClock:
-    """Seconds since `zero`, a moment that all ranks of one machine share."""
+    """Seconds since `zero`, a moment of the machine's clock at which all ranks begin."""
 
-    def __init__(self, zero):
+    zero = 0.0
+
+    def begin(self, zero):
         self.zero = zero
+        while time.monotonic() < zero:
+            time.sleep(0)
+
+    @property
+    def now(self):
+        return self.start()
 
     def stamp(self):
         return None
@@ -53,8 +64,7 @@ class PaceClock(WallClock):
     given in units of cost, so that they compare with a prediction.
     """
 
-    def __init__(self, zero, cost, unit):
-        super().__init__(zero)
+    def __init__(self, cost, unit):
         self.cost, self.unit = cost, unit
 
     def start(self):

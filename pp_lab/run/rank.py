@@ -121,6 +121,11 @@ class Rank:
         """This rank's stage, [rows, hidden] -> [rows, hidden]."""
         return self.modules[self._copy, self._stage]
 
+    @property
+    def now(self):
+        """The time on this rank's clock."""
+        return self.clock.now
+
     def __repr__(self):
         return f"<rank {self.index} of {self.size}, {self.microbatches} micro-batches>"
 
@@ -367,24 +372,32 @@ def execute(rank, row):
     Sends never hold the rank up: they start when the value exists and are waited for at the
     end. Results for a stage of the same rank stay here and move no message.
     """
-    values, sends = {}, []
+    values, sends, posted = {}, [], {}
+
+    def source(op):
+        """The op whose result `op` starts from; None for data, for the loss and for W."""
+        if op.kind == "W" or (op.kind == "F" and op.stage == 0) \
+                or (op.kind != "F" and op.stage == rank.stages - 1):
+            return None
+        return needs(op, rank.stages)[-1]
+
+    def post(op):
+        """Start to receive what `op` starts from, where it comes from another rank."""
+        made = source(op)
+        if made and rank.owner(made) != rank.index and op not in posted:
+            tensor, direction = rank.empty(), "forward" if op.kind == "F" else "backward"
+            posted[op] = tensor, rank.transport.irecv(
+                tensor, rank.owner(made), *rank._message(direction, op.microbatch, op.stage))
 
     def fetch(op):
         """The tensor that `op` starts from: the input for F, the output gradient for B, I."""
-        if op.kind == "W" or (op.kind != "F" and op.stage == rank.stages - 1):
-            return None
-        if op.kind == "F" and op.stage == 0:
-            return rank.data(op.microbatch)
-        source = needs(op, rank.stages)[-1]
-        owner = rank.owner(source)
-        if owner == rank.index:
-            return values.pop(source)
-        tensor = rank.empty()
-        direction = "forward" if op.kind == "F" else "backward"
-        request = rank.transport.irecv(tensor, owner,
-                                       *rank._message(direction, op.microbatch, op.stage))
-        request.wait()
-        return tensor
+        if op in posted:
+            tensor, request = posted.pop(op)
+            request.wait()
+            return tensor
+        if made := source(op):
+            return values.pop(made)
+        return rank.data(op.microbatch) if op.kind == "F" else None
 
     def deliver(op, result):
         """Hand an op's result to the stage that needs it."""
@@ -399,8 +412,12 @@ def execute(rank, row):
             sends.append(rank.transport.isend(
                 result, owner, *rank._message(direction, op.microbatch, stage)))
 
-    for item in row:
+    # With tags, the next item's receives are under way while this one computes.
+    ahead = 1 if rank.transport.tags else 0
+    for k, item in enumerate(row):
         rank.transport.at(f"in {item} of the schedule")
+        for op in (op for later in row[k:k + 1 + ahead] for op in later.parts):
+            post(op)
         inputs = [fetch(op) for op in item.parts]
         if isinstance(item, Pair):
             with rank.pair(item):

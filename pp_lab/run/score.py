@@ -35,7 +35,7 @@ class Score(float):
             first, *rest = html.escape(text).split("\n")
             more = f"<pre style='margin:0.3em 0'>{chr(10).join(rest)}</pre>" if rest else ""
             rows.append(f"<li><b style='color:{colour}'>{mark}</b> {first}{more}</li>")
-        picture = self.figure._repr_html_() if self.figure is not None else ""
+        picture = self.figure.html if self.figure is not None else ""
         return (f"<div><b>{self!r} of {self.of:g}</b>"
                 f"<ul style='list-style:none;padding-left:0.5em;margin:0.3em 0'>{''.join(rows)}"
                 f"</ul>{picture}</div>")

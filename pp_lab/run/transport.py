@@ -104,6 +104,8 @@ class Transport:
         self.rank, self.size, self.device, self.tags = rank, size, device, tags
         self.capacity = capacity
         self.stamp, self.arrived = stamp, arrived
+        self.group = dist.group.WORLD
+        self._heads = {}
         self.outstanding = []  # requests that are not done, oldest first
         self.waiting = None  # the request in whose wait() the rank is, and since when
         with open(status, "wb") as file:
@@ -122,33 +124,36 @@ class Transport:
     def isend(self, tensor, dst, tag=0, what="a tensor"):
         self._check(tensor, dst, "dst", "isend")
         request = Request(self, "isend", tensor, dst, tag, what)
-        payload = tensor.detach().reshape(-1).view(torch.uint8)
-        head = (tag, str(tensor.dtype), tuple(tensor.shape), self.stamp(), what)
-        if payload.numel() > self.capacity:
-            payload = payload[:0]  # the header alone tells the receiver what was sent
-        text = pickle.dumps(head)
-        if len(text) > HEADER - 2:
+        size = tensor.numel() * tensor.element_size()
+        stamp = self.stamp()
+        head = self._head(tag, tensor, what)
+        head += b"\0" if stamp is None else pickle.dumps(stamp)
+        if len(head) > HEADER:
             raise TransportError(f"a tensor with {tensor.dim()} dimensions is too much for one "
                                  "message: reshape it first")
+        sent = 0 if size > self.capacity else size  # the header alone tells what was sent
         # One buffer, so that header and payload are one message and need one receive.
-        message = torch.empty(HEADER + payload.numel(), dtype=torch.uint8, device=self.device)
-        head = len(text).to_bytes(2, "big") + text
-        message[:len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        message[HEADER:] = payload
+        message = torch.empty(HEADER + sent, dtype=torch.uint8, device=self.device)
+        _write(message, 0, head)
+        if sent:
+            message[HEADER:] = tensor.detach().view(-1).view(torch.uint8)
         request.buffer = message
-        request.work = dist.isend(message, dst, tag=tag if self.tags else 0)
+        request.work = self.group.send([message], dst, tag if self.tags else 0)
         self.outstanding.append(request)
         self.sent += 1
-        self.sent_bytes += payload.numel()
+        self.sent_bytes += sent
         return request
 
     def irecv(self, tensor, src, tag=0, what="a tensor"):
         self._check(tensor, src, "src", "irecv")
         request = Request(self, "irecv", tensor, src, tag, what)
         # Room for the longest message there is: gloo would abort on one that does not fit.
-        request.buffer = torch.empty(HEADER + self.capacity, dtype=torch.uint8,
-                                     device=self.device)
-        request.work = dist.irecv(request.buffer, src, tag=tag if self.tags else 0)
+        # NCCL moves just as many bytes as the receiver asks for.
+        room = tensor.numel() * tensor.element_size()
+        if self.device.type == "cpu":
+            room = self.capacity
+        request.buffer = torch.empty(HEADER + room, dtype=torch.uint8, device=self.device)
+        request.work = self.group.recv([request.buffer], src, tag if self.tags else 0)
         self.outstanding.append(request)
         return request
 
@@ -162,22 +167,38 @@ class Transport:
     def unpack(self, request):
         """Check a received message against what its receiver declared, and hand it over."""
         message, tensor = request.buffer, request.tensor
-        start = bytes(message[:HEADER].cpu().numpy())
-        tag, dtype, shape, stamp, what = pickle.loads(start[2:2 + int.from_bytes(start[:2], "big")])
-        here = f"rank {self.rank} receives {request.what} from rank {request.peer}"
+        start = message[:HEADER].cpu().numpy().tobytes()
+        expected = self._head(request.tag, tensor, request.what)
+        if not start.startswith(expected):
+            self._explain(request, start)
+        stamp = start[int.from_bytes(start[:2], "big"):]
+        payload = message[HEADER:HEADER + tensor.numel() * tensor.element_size()]
+        with torch.no_grad():
+            tensor.view(-1).view(torch.uint8).copy_(payload)
+        request.buffer = None
+        self.arrived(pickle.loads(stamp) if stamp[0] else None)
+
+    def _head(self, tag, tensor, what):
+        """The part of a header that is known beforehand: how long it is, then what comes."""
+        key = (tag, what, tensor.dtype, tensor.shape)
+        if key not in self._heads:
+            text = pickle.dumps((tag, what, str(tensor.dtype), tuple(tensor.shape)))
+            self._heads[key] = (2 + len(text)).to_bytes(2, "big") + text
+        return self._heads[key]
+
+    def _explain(self, request, start):
+        """Raise if a received header is not what the receiver declared, and say how."""
+        _, what, dtype, shape = pickle.loads(start[2:int.from_bytes(start[:2], "big")])
+        tensor, peer = request.tensor, request.peer
+        here = f"rank {self.rank} receives {request.what} from rank {peer}"
         if "a tensor" not in (what, request.what) and what != request.what:
             raise TransportError(
-                f"{here}, but the next message that rank {request.peer} sent is {what}. Messages "
+                f"{here}, but the next message that rank {peer} sent is {what}. Messages "
                 "arrive in the order in which they were sent: receive them in that order")
         if shape != tuple(tensor.shape) or dtype != str(tensor.dtype):
             raise TransportError(
                 f"{here} into a tensor of shape {list(tensor.shape)}, {tensor.dtype}, but rank "
-                f"{request.peer} sent shape {list(shape)}, {dtype}")
-        payload = message[HEADER:HEADER + tensor.numel() * tensor.element_size()]
-        with torch.no_grad():
-            tensor.copy_(payload.view(tensor.dtype).view(tensor.shape))
-        request.buffer = None
-        self.arrived(stamp)
+                f"{peer} sent shape {list(shape)}, {dtype}")
 
     def blocked(self, request):
         """Mark the rank as waiting, so that who waits for whom can be told."""
@@ -202,6 +223,12 @@ class Transport:
         if tensor.device.type != self.device.type:
             raise TransportError(f"{verb} of a tensor on {tensor.device}, but this run's ranks "
                                  f"exchange tensors on {self.device}")
+
+
+def _write(message, at, data):
+    """Put bytes into a uint8 tensor."""
+    part = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    message[at:at + len(data)] = part
 
 
 class _Blocked:

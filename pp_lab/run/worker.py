@@ -99,18 +99,16 @@ def _file(folder, name):
 def _run(job, index, link):
     torch.set_num_threads(1)
     device = _join(job, index)
-    link.send("joined")
-    zero = link.connection.recv()
-    while time.monotonic() < zero:
-        time.sleep(0)
-    clock = {"virtual": lambda: VirtualClock(job.cost), "wall": lambda: WallClock(zero),
-             "pace": lambda: PaceClock(zero, job.cost, job.pace)}[job.clock]()
+    clock = {"virtual": lambda: VirtualClock(job.cost), "wall": WallClock,
+             "pace": lambda: PaceClock(job.cost, job.pace)}[job.clock]()
     rows, hidden = job.problem.shape
     whole_batch = rows * hidden * job.problem.microbatches * job.problem.torch_dtype.itemsize
     transport = Transport(index, job.size, max(whole_batch, 1 << 16), device, job.tags,
                           clock.stamp, clock.arrived, os.path.join(job.folder, f"status{index}"))
     rank = Rank(index, job.problem, job.placement, clock, transport, job.steps)
     link.watch(rank)
+    link.send("joined")
+    clock.begin(link.connection.recv())
     if callable(job.program):
         job.program(rank)
     else:
@@ -225,7 +223,7 @@ class _Link:
             and not isinstance(error, (StepError, TransportError)),
             "frames": [(f.filename, f.lineno, f.name, f.line) for f in frames],
             "place": rank.transport.place if rank else "while starting",
-            "now": rank.clock.start() if rank else None,
+            "now": rank.now if rank else None,
         })
 
 
@@ -258,7 +256,7 @@ class _Lines(io.TextIOBase):
 
     def _line(self, line):
         rank = self.link.rank
-        self.link.send("print", rank.clock.start() if rank else 0, line)
+        self.link.send("print", rank.now if rank else 0, line)
 
 
 def _end_with_parent():

@@ -1,0 +1,84 @@
+"""What all checks share: they judge properties, explain, and never raise.
+
+A check is a function of a `Verdict` and of the learner's answers. It asks for one property
+after the other; each that holds earns its points, the first that does not ends the check with
+a sentence that helps. An answer that is still the stub is "not attempted".
+"""
+
+import functools
+import linecache
+import traceback
+
+from ..run import Score
+from ..run.launch import NotAttempted
+from ..schedule import LabError
+
+OURS = __name__.rpartition(".")[0].rpartition(".")[0].replace(".", "/")
+
+
+class _Failed(Exception):
+    """A property does not hold: the check is over."""
+
+
+class Verdict:
+    """What a check has found so far."""
+
+    def __init__(self):
+        self.points, self.reasons, self.figure = 0, [], None
+
+    def expect(self, holds, yes, no, points=0):
+        """One property. `no` is the sentence for the learner where it does not hold."""
+        if not holds:
+            self.fail(no)
+        self.points += points
+        self.reasons.append(("yes", yes))
+
+    def fail(self, no):
+        """The answer is wrong: say why, and end the check."""
+        self.reasons.append(("no", no))
+        raise _Failed
+
+    def agree(self, lab, run, points, **targets):
+        """The run equals the reference and meets its targets (see `Lab.check`)."""
+        score = lab.check(run, **targets)
+        self.reasons += score.reasons
+        if not score.passed:
+            raise _Failed
+        self.points += points
+
+
+def exercise(points):
+    """Make a check of a function (verdict, *answers): it returns a `Score` and never raises."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def check(*answers):
+            verdict = Verdict()
+            try:
+                function(verdict, *answers)
+            except _Failed:
+                pass
+            except (NotImplementedError, NotAttempted):
+                return Score(0, points, [("note", "not attempted")])
+            except LabError as error:
+                verdict.reasons.append(("no", str(error)))
+            except Exception as error:
+                verdict.reasons.append(("no", _their_line(error)))
+            return Score(verdict.points, points, verdict.reasons, verdict.figure)
+
+        check.points = points
+        return check
+
+    return decorate
+
+
+def _their_line(error):
+    """An exception in the learner's code: what, and on which of their lines."""
+    text = f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if f"{OURS}/" not in f.filename.replace("\\", "/")]
+    if frames:
+        last = frames[-1]
+        line = (last.line or linecache.getline(last.filename, last.lineno)).strip()
+        text += f"\nline {last.lineno}, in {last.name}" + (f": {line}" if line else "")
+    return text

@@ -1,0 +1,6 @@
+"""The show room: timelines and memory strips. It draws a `Trace` and asks it for the reasons."""
+
+from .chart import Chart, chart
+from .timeline import Timeline, bundle, stack, timeline
+
+__all__ = ["Chart", "Timeline", "bundle", "chart", "stack", "timeline"]

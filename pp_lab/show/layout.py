@@ -1,0 +1,257 @@
+"""From traces to a scene: title, lanes and memory strip of each rank, axis, legend."""
+
+import textwrap
+from dataclasses import dataclass
+from math import floor, log10
+
+from ..schedule import Event, Trace
+from ..schedule.text import headline, number
+from ..schedule.verify import activations
+from .boxes import boxes, faces, label_sizes, shares
+from .palette import KINDS
+from .scene import Line, Row, Scene, Swatch, Text
+
+RIGHT = 66  # holds "peak 12"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A trace, what was predicted for it, and the ops to mark in it."""
+
+    trace: Trace
+    predicted: Trace = None
+    marks: tuple = ()
+
+    @property
+    def unit(self):
+        """How much of the trace's time one unit of the prediction's time is.
+
+        1 where both have the same unit. A run measured in seconds and a prediction in the
+        units of a cost model share an axis once the prediction is stretched until both do
+        the same amount of work.
+        """
+        if not self.predicted or in_seconds(self.trace) == in_seconds(self.predicted):
+            return 1
+        work, predicted = sum(self.trace.busy), sum(self.predicted.busy)
+        return float(work / predicted) if work and predicted else 1
+
+    @property
+    def traces(self):
+        """Pairs (trace, its unit)."""
+        return [(self.trace, 1)] + ([(self.predicted, self.unit)] if self.predicted else [])
+
+    @property
+    def end(self):
+        """When the panel's last op ends, on the trace's own clock."""
+        return max(float(trace.makespan) * unit for trace, unit in self.traces)
+
+
+def in_seconds(trace: Trace) -> bool:
+    """Whether times are measured in seconds; otherwise they are in units of a cost model."""
+    return trace.cost is None
+
+
+def held(trace: Trace, rank: int) -> list[tuple[Event, int]]:
+    """For each op of a rank how many activations the rank holds while it runs."""
+    schedule = trace.schedule.without_moves() if trace.schedule.has_moves else trace.schedule
+    return list(zip(trace.ranks[rank], activations(schedule, rank), strict=False))
+
+
+def memory(trace: Trace, rank: int) -> list[tuple[float, int]]:
+    """When the number of activations on a rank changes: pairs (time, from then on so many)."""
+    levels = {}  # of changes at the same time the last one counts
+    for event, level in held(trace, rank):
+        levels[event.start] = level
+        levels[event.end] = level - sum(op.kind in "BW" for op in event.op.parts)
+    return list(levels.items())
+
+
+def lanes(trace: Trace) -> list[dict[str, list[Event]]]:
+    """For each rank its lanes by name, compute first, each with its events in order."""
+    found = [{"compute": row} for row in trace.ranks]
+    for event in trace.events:
+        if event.lane != "compute":
+            found[event.rank].setdefault(event.lane, []).append(event)
+    return found
+
+
+def build(panels: list[Panel]) -> Scene:
+    """Lay out panels, one under the other, over one time axis."""
+    return _Layout(panels).scene
+
+
+class _Layout:
+    """Fills a scene from top to bottom; `y` is how far it is."""
+
+    def __init__(self, panels):
+        self.panels, self.scene, self.y = panels, Scene(), 6
+        self.end = max(panel.end for panel in panels)
+        several = any(p.predicted or any(len(r) > 1 for r in lanes(p.trace)) for p in panels)
+        self.left = 112 if several else 62
+        self.scale = (self.scene.width - RIGHT - self.left) / (self.end or 1)
+        self.peaks = {id(panel): panel.trace.peak_activations for panel in panels}
+        self.peak = max(map(max, self.peaks.values()))
+        self.labels = label_sizes(
+            [(trace, unit * self.scale) for panel in panels for trace, unit in panel.traces]
+        )
+        for panel in panels:
+            self._title(panel)
+            self._ranks(panel)
+        if self.end:
+            self._axis(panels[0].trace)
+            self._legend()
+        self.scene.height = round(self.y + 6)
+
+    def _write(self, *args, **more):
+        self.scene.texts.append(Text(*args, **more))
+
+    def _x(self, time):
+        return self.left + float(time) * self.scale
+
+    def _title(self, panel):
+        title, _, figures = headline(panel.trace).rpartition(": ")
+        lines = [figures]
+        if panel.predicted:
+            same = "; equal, event for event" * (panel.trace == panel.predicted)
+            lines.append(f"over the prediction: {headline(panel.predicted)}{same}")
+        if panel.unit != 1:
+            lines.append(
+                f"one unit of the prediction is drawn as {number(panel.unit * 1000)} ms, "
+                "so that both lanes hold the same work"
+            )
+        for line in textwrap.wrap(title, 100):
+            self._write(10, self.y + 10.5, line, 13, bold=True)
+            self.y += 17
+        for line in lines:
+            for piece in textwrap.wrap(line, 130):
+                self._write(10, self.y + 9.5, piece, tone="faint")
+                self.y += 15
+        self.y += 8
+
+    def _ranks(self, panel):
+        trace, p = panel.trace, panel.trace.schedule.p
+        tall = 26 if p <= 8 else 18 if p <= 16 else 12
+        if not any(trace.events for trace, _ in panel.traces):
+            self._write(self.left, self.y + 8, "nothing ran", 12, tone="faint")
+            self.y += 32
+            return
+        found = [lanes(trace) for trace, _ in panel.traces]
+        for rank in range(p):
+            self._write(10, self.y + tall / 2, f"rank {rank}", 11 if p <= 16 else 9, bold=True)
+            mine = [of[rank] for of in found]
+            for lane in dict.fromkeys(lane for of in mine for lane in of):
+                for (owner, unit), of in zip(panel.traces, mine, strict=True):
+                    if lane in of:
+                        self._row(panel, owner, unit, rank, lane, of[lane], tall)
+            self._memory(trace, rank, self.peaks[id(panel)][rank], tall)
+            self.y += tall / 3
+        self.y += 10
+
+    def _row(self, panel, trace, unit, rank, lane, events, tall):
+        predicted = trace is not panel.trace
+        name = {"simulated": "simulated", "virtual": "run"}.get(trace.clock, "measured")
+        if predicted:
+            name = "predicted" if lane == "compute" else f"predicted {lane}"
+        elif lane != "compute":
+            name = lane
+        height = tall if lane == "compute" and not predicted else round(0.7 * tall)
+        scale = self.scale * unit
+        row = Row(
+            trace,
+            rank,
+            lane,
+            f"rank {rank}, {name}",
+            self.y,
+            height,
+            self.left,
+            self.left + float(trace.makespan) * scale,
+        )
+        if self.left > 100:
+            self._write(self.left - 6, self.y + height / 2, name, 9, "end", "faint")
+        if self.labels is None:
+            row.shares = shares(row, events, scale)
+            self.scene.ops += len(events)
+        else:
+            row.boxes = boxes(row, events, scale, self.labels, () if predicted else panel.marks)
+        self.scene.rows.append(row)
+        self.y += height + 2
+
+    def _memory(self, trace, rank, most, tall):
+        """The strip under a rank: how many activations it holds, on one scale for all ranks."""
+        height = round(0.7 * tall)
+        self.y += 2 + height
+        steps = memory(trace, rank)
+        if steps:
+            outline = [(self._x(steps[0][0]), self.y)]
+            for time, level in steps:
+                y = self.y - height * float(level) / self.peak
+                outline += [(self._x(time), outline[-1][1]), (self._x(time), y)]
+            self.scene.memory.append([*outline, (outline[-1][0], self.y)])
+        self.scene.lines.append(Line(self.left, self.y, self._x(trace.makespan), self.y))
+        x = self.scene.width - RIGHT + 8
+        self._write(x, self.y - height / 2, f"peak {most}", 11 if tall > 12 else 9)
+
+    def _axis(self, trace):
+        measured = in_seconds(trace)
+        factor, unit = (1000, "ms") if measured and self.end < 1 else (1, "s")
+        end, y = self.end * factor, self.y - 6
+        step = _nice(end / 10)
+        self.scene.lines.append(Line(self.left, y, self._x(self.end), y, "faint"))
+        for k in range(floor(end / step * (1 + 1e-9)) + 1):
+            x = self._x(k * step / factor)
+            self.scene.lines.append(Line(x, y, x, y + 4, "faint"))
+            self._write(x, y + 12, f"{k * step:.6g}", 10, "middle", "faint")
+        text = f"time in {unit}, measured" if measured else "time in units of the cost model"
+        self._write(self._x(self.end / 2), y + 27, text, 10, "middle", "faint")
+        self.y = y + 42
+
+    def _legend(self):
+        """Swatches for what is there, and how to read a label; wraps at the right margin."""
+        x = self.left
+        for kind, text in self._entries():
+            width = (22 if kind else 0) + len(text) * 0.56 * 10 + 14
+            if x > self.left and x + width > self.scene.width:
+                x, self.y = self.left, self.y + 18
+            if kind:
+                self.scene.swatches.append(Swatch(x, self.y, 16, 12, kind))
+            self._write(x + (22 if kind else 0), self.y + 6, text, 10, tone="faint")
+            x += width
+        self.y += 14
+
+    def _entries(self):
+        traces = [trace for panel in self.panels for trace, _ in panel.traces]
+        seen = [
+            (trace.schedule, face)
+            for trace in traces
+            for event in trace.events
+            for face in faces(trace.schedule, event.op)
+        ]
+        kinds = {face[0] for _, face in seen}
+        entries = [
+            (kind, f"{look.sign} {look.name}") for kind, look in KINDS.items() if kind in kinds
+        ]
+        entries += [("idle", "idle"), ("memory", "activations held, on one scale for all ranks")]
+        if any(panel.marks for panel in self.panels):
+            entries.append(("mark", "look here"))
+        if any(len(trace.schedule.placement.held_by(0)) > 1 for trace in traces):
+            entries.append((None, "lighter: another stage of the same rank"))
+        return entries + [(None, text) for text in self._reading(*seen[0])]
+
+    def _reading(self, schedule, face):
+        """How to read what stands in a box."""
+        if self.labels is None:
+            return ["ops too narrow to draw: the height of a colour is its share of the time"]
+        whole, sizes = self.labels.get("compute", (False, {}))
+        if not any(sizes.values()):
+            return []
+        if not whole:
+            return ["number: micro-batch"]
+        kind, label, microbatch, op = face
+        stage = "" if label == op.label else f"stage {op.stage}, "
+        return [f"{label}: {stage}{KINDS[kind].name}, micro-batch {microbatch}"]
+
+
+def _nice(step):
+    """The least of 1, 2, 5, 10, 20, … (or their decimal fractions) that is not below `step`."""
+    power = 10.0 ** floor(log10(step))
+    return next(power * k for k in (1, 2, 5, 10) if power * k >= step * (1 - 1e-9))
