@@ -24,8 +24,10 @@ print(time.perf_counter() - began)
 
 def spread(values, unit, digits):
     low, high = min(values), max(values)
-    return (f"{statistics.median(values):.{digits}f} {unit} "
-            f"(min {low:.{digits}f}, max {high:.{digits}f}, {len(values)} times)")
+    return (
+        f"{statistics.median(values):.{digits}f} {unit} "
+        f"(min {low:.{digits}f}, max {high:.{digits}f}, {len(values)} times)"
+    )
 
 
 def cold():
@@ -49,10 +51,13 @@ def main():
     print(f"warm run, fresh ranks, check included: {spread(warm, 'ms', 0)}")
     for name, make in (("GPipe", pp.schedules.gpipe), ("1F1B", pp.schedules.one_f_one_b)):
         predicted = pp.simulate(make(4, 8)).makespan
-        ratios = [lab.run(make(4, 8), clock="pace", pace=0.02).trace.makespan / predicted
-                  for _ in range(5)]
-        print(f"pace, {name} p=4 m=8, 20 ms per unit: measured over predicted "
-              f"{spread(ratios, '', 3)}")
+        ratios = [
+            lab.run(make(4, 8), clock="pace", pace=0.02).trace.makespan / predicted
+            for _ in range(5)
+        ]
+        print(
+            f"pace, {name} p=4 m=8, 20 ms per unit: measured over predicted {spread(ratios, '', 3)}"
+        )
 
 
 if __name__ == "__main__":

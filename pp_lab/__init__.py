@@ -20,7 +20,9 @@ __all__ = [*_schedule_names, *_LAZY]
 
 def __getattr__(name):
     if name in _LAZY:
-        value = globals()[name] = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+        value = globals()[name] = getattr(
+            importlib.import_module(f".{_LAZY[name]}", __name__), name
+        )
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -36,7 +38,9 @@ def _show_traces_as_timelines():
         shell.display_formatter.mimebundle_formatter.for_type(
             Trace,  # noqa: F405
             lambda trace, include=None, exclude=None: importlib.import_module(
-                ".show", __name__).bundle(trace))
+                ".show", __name__
+            ).bundle(trace),
+        )
 
 
 _show_traces_as_timelines()

@@ -16,10 +16,12 @@ def exercises(lab):
 
 
 def animals(kind):
-    return [pytest.param(check, answers, id=f"{lab}-{name}-{number}")
-            for lab, (module, zoo) in ZOOS.items()
-            for name, check in exercises(module).items()
-            for number, answers in enumerate(getattr(zoo, kind)[name])]
+    return [
+        pytest.param(check, answers, id=f"{lab}-{name}-{number}")
+        for lab, (module, zoo) in ZOOS.items()
+        for name, check in exercises(module).items()
+        for number, answers in enumerate(getattr(zoo, kind)[name])
+    ]
 
 
 @pytest.mark.parametrize("lab", ZOOS)

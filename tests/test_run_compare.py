@@ -31,27 +31,36 @@ def test_parts_of_micro_batches_add_up_to_the_gradient():
         assert torch.equal(sum(terms[1:], terms[0]), RIGHT[name])
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    (lambda n: M * RIGHT[n], "m = 4 times too large: the loss of each micro-batch must be divided"),
-    (lambda n: RIGHT[n] / M, "m = 4 times too small: is the loss divided by m twice?"),
-    (lambda n: PARTS[n][-1], "only the last micro-batch, 3, counts"),
-    (lambda n: PARTS[n][0], "only the first micro-batch, 0, counts"),
-    (lambda n: RIGHT[n] - PARTS[n][2], "micro-batch 2 is missing"),
-    (lambda n: RIGHT[n] + PARTS[n][1], "micro-batch 1 counts twice"),
-    (lambda n: -RIGHT[n], "the wrong sign"),
-    (lambda n: torch.zeros_like(RIGHT[n]), "all gradients of stage 1 are zero.*from stage 2"),
-    (lambda n: None, "stage 1 has no gradients at all"),
-    (lambda n: RIGHT[LAB.problem.names(2)[STAGE1.index(n)]], "the gradients of stage 2"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda n: M * RIGHT[n],
+            "m = 4 times too large: the loss of each micro-batch must be divided",
+        ),
+        (lambda n: RIGHT[n] / M, "m = 4 times too small: is the loss divided by m twice?"),
+        (lambda n: PARTS[n][-1], "only the last micro-batch, 3, counts"),
+        (lambda n: PARTS[n][0], "only the first micro-batch, 0, counts"),
+        (lambda n: RIGHT[n] - PARTS[n][2], "micro-batch 2 is missing"),
+        (lambda n: RIGHT[n] + PARTS[n][1], "micro-batch 1 counts twice"),
+        (lambda n: -RIGHT[n], "the wrong sign"),
+        (lambda n: torch.zeros_like(RIGHT[n]), "all gradients of stage 1 are zero.*from stage 2"),
+        (lambda n: None, "stage 1 has no gradients at all"),
+        (lambda n: RIGHT[LAB.problem.names(2)[STAGE1.index(n)]], "the gradients of stage 2"),
+    ],
+)
 def test_usual_causes_are_recognised(change, sentence):
     assert re.search(sentence, cause(wrong(change)))
 
 
-@pytest.mark.parametrize(("order", "sentence"), [
-    ([3, 2, 1, 0], "mirror image.*last in, first out"),
-    ([1, 2, 3, 0], "micro-batch 0's activations met the gradient of micro-batch 1"),
-    ([3, 0, 1, 2], "micro-batch 0's activations met the gradient of micro-batch 3"),
-])
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        ([3, 2, 1, 0], "mirror image.*last in, first out"),
+        ([1, 2, 3, 0], "micro-batch 0's activations met the gradient of micro-batch 1"),
+        ([3, 0, 1, 2], "micro-batch 0's activations met the gradient of micro-batch 3"),
+    ],
+)
 def test_stale_activations_are_recognised(order, sentence):
     module = LAB.problem.module(1)
     for i, x in enumerate(INPUTS[1]):

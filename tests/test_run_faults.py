@@ -44,6 +44,7 @@ def zeros(*shape):
 
 # ---- exceptions
 
+
 def test_exception_is_shown_once_with_rank_call_and_the_learners_line(lab):
     def program(rank):
         forwards(rank)
@@ -98,6 +99,7 @@ def test_exit_is_an_exception_too(lab):
 
 # ---- deadlocks and lost messages
 
+
 def test_deadlock_of_two_sends_names_both_and_what_to_do(lab):
     def program(rank):
         peer = rank.index ^ 1
@@ -107,7 +109,8 @@ def test_deadlock_of_two_sends_names_both_and_what_to_do(lab):
     text = explanation(lab, program)
     assert text.startswith(
         "deadlock: rank 0 waits in send(tensor, 1) for rank 1 to receive a tensor; rank 1 waits "
-        "in send(tensor, 0) for rank 0 to receive a tensor.")
+        "in send(tensor, 0) for rank 0 to receive a tensor."
+    )
     assert "one must receive first, or send and receive at once" in text
 
 
@@ -160,8 +163,10 @@ def test_message_that_is_never_sent(lab):
             rank.recv_forward(0)
 
     text = explanation(lab, program)
-    assert text.startswith("rank 1 waits in recv_forward(0) for the forward of micro-batch 0 from "
-                           "rank 0, but rank 0 has ended without sending it")
+    assert text.startswith(
+        "rank 1 waits in recv_forward(0) for the forward of micro-batch 0 from "
+        "rank 0, but rank 0 has ended without sending it"
+    )
 
 
 def test_a_rank_that_skips_a_collective(lab):
@@ -170,7 +175,8 @@ def test_a_rank_that_skips_a_collective(lab):
             rank.all_reduce(zeros())
 
     assert "for rank 3 to join in, but rank 3 has ended without calling it" in explanation(
-        lab, program)
+        lab, program
+    )
 
 
 def test_slow_ranks_are_no_deadlock(lab):
@@ -182,6 +188,7 @@ def test_slow_ranks_are_no_deadlock(lab):
 
 
 # ---- endless loops
+
 
 @pytest.mark.parametrize("language", ["Python", "C"])
 def test_endless_loop_is_ended_and_located(lab, language):
@@ -203,14 +210,21 @@ def test_endless_loop_is_ended_and_located(lab, language):
 
 # ---- wrong messages
 
-@pytest.mark.parametrize(("tensor", "got"), [
-    (zeros(4, 8), "shape [4, 8], torch.float64"),
-    (zeros(16, 4), "shape [16, 4], torch.float64"),  # as many bytes
-    (zeros(4000, 900), "shape [4000, 900], torch.float64"),  # more than any receiver has room for
-    (zeros().float(), "shape [4, 16], torch.float32"),
-    (torch.zeros(4, 16, dtype=torch.int64), "shape [4, 16], torch.int64"),  # as many bytes
-    (zeros(0), "shape [0], torch.float64"),
-])
+
+@pytest.mark.parametrize(
+    ("tensor", "got"),
+    [
+        (zeros(4, 8), "shape [4, 8], torch.float64"),
+        (zeros(16, 4), "shape [16, 4], torch.float64"),  # as many bytes
+        (
+            zeros(4000, 900),
+            "shape [4000, 900], torch.float64",
+        ),  # more than any receiver has room for
+        (zeros().float(), "shape [4, 16], torch.float32"),
+        (torch.zeros(4, 16, dtype=torch.int64), "shape [4, 16], torch.int64"),  # as many bytes
+        (zeros(0), "shape [0], torch.float64"),
+    ],
+)
 def test_shape_or_dtype_that_was_not_declared(lab, tensor, got):
     def program(rank):
         if rank.index == 0:
@@ -223,18 +237,24 @@ def test_shape_or_dtype_that_was_not_declared(lab, tensor, got):
     assert "into a tensor of shape [4, 16], torch.float64, but rank 0 sent " + got in text
 
 
-@pytest.mark.parametrize(("send", "sentence"), [
-    (lambda rank: rank.send(zeros(16, 4).t(), 1), "not contiguous.*call .contiguous"),
-    (lambda rank: rank.send_forward(0, None), "takes a tensor, not NoneType: is a return missing"),
-    (lambda rank: rank.send(zeros(), rank.previous), "None is no rank.*the first no previous"),
-    (lambda rank: rank.send(zeros(), 4), "dst=4 is no rank; ranks are 0 to 3"),
-    (lambda rank: rank.send(zeros(), 0), "rank 0 cannot exchange messages with itself"),
-    (lambda rank: rank.send(zeros(*[1] * 200), 1), "200 dimensions is too much"),
-    (lambda rank: rank.batch_isend_irecv([zeros()]), "takes a list of P2POp"),
-    (lambda rank: pp.P2POp(rank.forward, zeros(), 1), "P2POp takes rank.isend or rank.irecv"),
-    (lambda rank: rank.recv_forward(4), "there is no micro-batch 4: they are 0 to 3"),
-    (lambda rank: rank.recv_forward("a"), "there is no micro-batch 'a'"),
-])
+@pytest.mark.parametrize(
+    ("send", "sentence"),
+    [
+        (lambda rank: rank.send(zeros(16, 4).t(), 1), "not contiguous.*call .contiguous"),
+        (
+            lambda rank: rank.send_forward(0, None),
+            "takes a tensor, not NoneType: is a return missing",
+        ),
+        (lambda rank: rank.send(zeros(), rank.previous), "None is no rank.*the first no previous"),
+        (lambda rank: rank.send(zeros(), 4), "dst=4 is no rank; ranks are 0 to 3"),
+        (lambda rank: rank.send(zeros(), 0), "rank 0 cannot exchange messages with itself"),
+        (lambda rank: rank.send(zeros(*[1] * 200), 1), "200 dimensions is too much"),
+        (lambda rank: rank.batch_isend_irecv([zeros()]), "takes a list of P2POp"),
+        (lambda rank: pp.P2POp(rank.forward, zeros(), 1), "P2POp takes rank.isend or rank.irecv"),
+        (lambda rank: rank.recv_forward(4), "there is no micro-batch 4: they are 0 to 3"),
+        (lambda rank: rank.recv_forward("a"), "there is no micro-batch 'a'"),
+    ],
+)
 def test_calls_that_make_no_sense(lab, send, sentence):
     def program(rank):
         if rank.index == 0:
@@ -261,8 +281,10 @@ def test_with_tags_the_order_of_receives_is_free():
     def program(rank):
         m = rank.microbatches
         if rank.index == 0:
-            requests = [rank._isend(rank.forward(i, rank.recv_forward(i)), 1, "forward", i)
-                        for i in range(m)]
+            requests = [
+                rank._isend(rank.forward(i, rank.recv_forward(i)), 1, "forward", i)
+                for i in range(m)
+            ]
             for i in range(m):
                 rank.backward(i, rank.recv_backward(i))
             for request in requests:
@@ -289,7 +311,8 @@ def test_request_that_nobody_waited_for(lab):
             rank.recv(zeros(), 0)
 
     assert "rank 0 ended, but never waited for its isend of a tensor to rank 1" in explanation(
-        lab, program)
+        lab, program
+    )
 
 
 def test_tensor_that_changed_after_it_was_sent(lab):
@@ -307,6 +330,7 @@ def test_tensor_that_changed_after_it_was_sent(lab):
 
 # ---- wrong steps
 
+
 def forward_twice(rank):
     forwards(rank)
     if rank.index == 1:
@@ -323,13 +347,16 @@ def backward_first(rank):
     rank.backward(0, None if rank.is_last else zeros())
 
 
-@pytest.mark.parametrize(("program", "sentence"), [
-    (forward_twice, "forward of micro-batch 2 was done before on this rank"),
-    (backward_twice, "backward of micro-batch 2 was done before on this rank"),
-    (backward_first, "backward of micro-batch 0, but its forward has not run"),
-    (lambda rank: rank.forward(0, None), "needs its input, a tensor, but got None"),
-    (lambda rank: rank.forward(0, zeros(3, 3)), r"needs its input, shape \[4, 16\], but got"),
-])
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        (forward_twice, "forward of micro-batch 2 was done before on this rank"),
+        (backward_twice, "backward of micro-batch 2 was done before on this rank"),
+        (backward_first, "backward of micro-batch 0, but its forward has not run"),
+        (lambda rank: rank.forward(0, None), "needs its input, a tensor, but got None"),
+        (lambda rank: rank.forward(0, zeros(3, 3)), r"needs its input, shape \[4, 16\], but got"),
+    ],
+)
 def test_steps_out_of_place(lab, program, sentence):
     with pytest.raises(RunError, match=sentence):
         lab.run(program)
@@ -345,12 +372,18 @@ def no_loss(rank, i, x):
     return rank.module(x)
 
 
-@pytest.mark.parametrize(("steps", "sentence"), [
-    (dict(forward_step=detached), "Was the input detached, or requires_grad_.. forgotten"),
-    (dict(forward_step=no_loss), "the forward of 3F0 gave shape .4, 16., not the loss, a scalar"),
-    (dict(forward_step=lambda rank, i, x: None), "gave None, not"),
-    (dict(backward_step=lambda rank, i, x, y, dy: None), "the backward of 3B0 gave None"),
-])
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        (dict(forward_step=detached), "Was the input detached, or requires_grad_.. forgotten"),
+        (
+            dict(forward_step=no_loss),
+            "the forward of 3F0 gave shape .4, 16., not the loss, a scalar",
+        ),
+        (dict(forward_step=lambda rank, i, x: None), "gave None, not"),
+        (dict(backward_step=lambda rank, i, x, y, dy: None), "the backward of 3B0 gave None"),
+    ],
+)
 def test_wrong_steps(lab, steps, sentence):
     with pytest.raises(RunError, match=sentence):
         lab.run(gpipe, **steps)
@@ -370,11 +403,18 @@ def test_forgotten_micro_batch_is_named_by_the_check(lab):
 
 # ---- dead ranks
 
-@pytest.mark.parametrize(("end", "sentence"), [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 2 was killed by SIGKILL after send_fo"),
-    (os.abort, "rank 2 was killed by SIGABRT"),
-    (lambda: os._exit(3), "rank 2 ended with exit code 3 after send_forward.*without a Python"),
-])
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "rank 2 was killed by SIGKILL after send_fo",
+        ),
+        (os.abort, "rank 2 was killed by SIGABRT"),
+        (lambda: os._exit(3), "rank 2 ended with exit code 3 after send_forward.*without a Python"),
+    ],
+)
 def test_dead_rank_is_named_not_its_followers(lab, end, sentence):
     def program(rank):
         forwards(rank)

@@ -33,8 +33,13 @@ def start(tmp_path, code, **arguments):
     script = tmp_path / "script.py"
     script.write_text(code)
     return subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True, **arguments)
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        **arguments,
+    )
 
 
 def wait_for_ranks(process, number):
@@ -60,8 +65,9 @@ def test_ranks_end_with_their_kernel_even_when_it_is_killed(tmp_path, busy):
     assert not alive
 
 
-@pytest.mark.parametrize(("busy", "group"), [
-    ("in Python", True), ("in C, holding the lock", True), ("waiting", False)])
+@pytest.mark.parametrize(
+    ("busy", "group"), [("in Python", True), ("in C, holding the lock", True), ("waiting", False)]
+)
 def test_interrupt_ends_the_run_and_says_where_everybody_was(tmp_path, busy, group):
     """A notebook interrupts the whole process group, a terminal too; a debugger only one."""
     process = start(tmp_path, SLOW.format(busy=BUSY[busy]))
@@ -76,7 +82,9 @@ def test_interrupt_ends_the_run_and_says_where_everybody_was(tmp_path, busy, gro
 
 
 def test_interrupt_while_the_server_starts_leaves_nothing_and_the_next_run_works(tmp_path):
-    process = start(tmp_path, """
+    process = start(
+        tmp_path,
+        """
 import signal, os, threading, pp_lab as pp
 from programs import gpipe
 lab = pp.Lab(2, 2)
@@ -87,14 +95,18 @@ try:
 except KeyboardInterrupt as error:
     print("stopped:", error)
 print("score", repr(lab.check(lab.run(gpipe))))
-""", env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)})
+""",
+        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+    )
     output = process.communicate(timeout=60)[0]
     assert "stopped: the run was stopped" in output, output
     assert "score 1" in output
 
 
 def test_a_script_without_a_main_guard_runs_once_and_ships_its_functions(tmp_path):
-    process = start(tmp_path, """
+    process = start(
+        tmp_path,
+        """
 import pp_lab as pp
 print("script runs")
 SCALE = 2
@@ -108,12 +120,19 @@ def program(rank):
         rank.send_backward(i, rank.backward(i, rank.recv_backward(i)))
 lab = pp.Lab(2, 2)
 print("score", repr(lab.check(lab.run(program))))
-""")
+""",
+    )
     output = process.communicate(timeout=60)[0].splitlines()
     # In the order of the ranks' clocks.
     shown = [line for line in output if "rank server" not in line]
-    assert shown == ["script runs", "[rank 0] micro-batch 0", "[rank 1] micro-batch 0",
-                     "[rank 1] micro-batch 2", "[rank 0] micro-batch 2", "score 1"]
+    assert shown == [
+        "script runs",
+        "[rank 0] micro-batch 0",
+        "[rank 1] micro-batch 0",
+        "[rank 1] micro-batch 2",
+        "[rank 0] micro-batch 2",
+        "score 1",
+    ]
     assert sum("starting the rank server" in line for line in output) == 1
 
 
@@ -130,25 +149,36 @@ print("fine")
     for seed in (1, 2):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        both.append(start(folder, code.format(seed=seed),
-                          env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)}))
+        both.append(
+            start(
+                folder,
+                code.format(seed=seed),
+                env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+            )
+        )
     assert all(process.communicate(timeout=60)[0].endswith("fine\n") for process in both)
 
 
 def test_a_kernel_that_has_computed_with_many_threads_can_run(tmp_path):
-    process = start(tmp_path, """
+    process = start(
+        tmp_path,
+        """
 import torch, pp_lab as pp
 from programs import gpipe
 a = torch.randn(600, 600)
 (a @ a).sum()
 lab = pp.Lab(2, 2)
 print("score", repr(lab.check(lab.run(gpipe))))
-""", env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)})
+""",
+        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+    )
     assert "score 1" in process.communicate(timeout=60)[0]
 
 
 def test_runs_in_a_row_leave_no_file_descriptors(tmp_path):
-    process = start(tmp_path, """
+    process = start(
+        tmp_path,
+        """
 import os, pp_lab as pp
 from programs import gpipe
 lab = pp.Lab(2, 1)
@@ -157,5 +187,7 @@ before = len(os.listdir("/dev/fd"))
 for _ in range(20):
     lab.run(gpipe)
 print("more:", len(os.listdir("/dev/fd")) - before)
-""", env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)})
+""",
+        env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
+    )
     assert "more: 0" in process.communicate(timeout=60)[0]

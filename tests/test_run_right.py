@@ -47,12 +47,15 @@ def test_reference_is_autograd_on_the_whole_batch():
     for name, parameter in zip(names, model.parameters(), strict=True):
         torch.testing.assert_close(lab.reference.grads[name], parameter.grad)
         torch.testing.assert_close(
-            lab.reference.weights[name], (parameter - 0.5 * parameter.grad).detach())
+            lab.reference.weights[name], (parameter - 0.5 * parameter.grad).detach()
+        )
 
 
 def test_any_order_of_backwards_is_right_within_the_stated_bound():
-    ranks = [[Op("F", s, i) for i in range(4)] + [Op("B", s, i) for i in reversed(range(4))]
-             for s in range(3)]
+    ranks = [
+        [Op("F", s, i) for i in range(4)] + [Op("B", s, i) for i in reversed(range(4))]
+        for s in range(3)
+    ]
     lab = pp.Lab(3, 4, hidden=8)
     run = lab.run(pp.Schedule("GPipe, last in first out", ranks))
     assert not run.exact
@@ -89,9 +92,17 @@ def test_two_copies_of_the_model_sum_their_gradients():
             for s in stages:
                 ranks[both.copies[both.copy(i, 4)][s]].append(Op(kind, s, i))
     # In an order that can run: both directions start at once and meet in the middle.
-    ranks = [sorted(row, key=lambda op: (
-        op.kind == "B", op.microbatch % 2, op.stage if op.kind == "F" else -op.stage))
-        for row in ranks]
+    ranks = [
+        sorted(
+            row,
+            key=lambda op: (
+                op.kind == "B",
+                op.microbatch % 2,
+                op.stage if op.kind == "F" else -op.stage,
+            ),
+        )
+        for row in ranks
+    ]
     schedule = pp.Schedule("both ways", ranks, both, 4)
     run = lab.run(schedule)
     assert run.trace == simulate(schedule)
@@ -178,12 +189,14 @@ def test_point_to_point_has_torchs_names_and_meaning(capsys):
     pp.Lab(2, 1).run(swap)
     assert capsys.readouterr().out.splitlines() == [
         "[rank 0] [1.0, 1.0, 1.0] [2.0, 2.0] [0.0, 10.0]",
-        "[rank 1] [0.0, 0.0, 0.0] [2.0, 2.0] [1.0, 11.0]"]
+        "[rank 1] [0.0, 0.0, 0.0] [2.0, 2.0] [1.0, 11.0]",
+    ]
 
 
 def test_a_request_knows_when_it_is_done():
     def program(rank):
         import time
+
         if rank.index == 0:
             request = rank.isend(torch.ones(2), 1)
             assert not request.is_completed()
@@ -207,8 +220,11 @@ def test_a_request_knows_when_it_is_done():
 def test_latency_of_a_hop_reaches_the_receiver_of_a_rank_program():
     run = pp.Lab(2, 1).run(gpipe, cost=Cost(F=1, B=2, comm=5))
     assert [tuple(e[2:]) for e in run.trace.events] == [
-        (Op("F", 0, 0), 0, 1), (Op("B", 0, 0), 14, 16),
-        (Op("F", 1, 0), 6, 7), (Op("B", 1, 0), 7, 9)]
+        (Op("F", 0, 0), 0, 1),
+        (Op("B", 0, 0), 14, 16),
+        (Op("F", 1, 0), 6, 7),
+        (Op("B", 1, 0), 7, 9),
+    ]
 
 
 def test_wall_clock_is_measured_and_pace_takes_its_time():
@@ -224,20 +240,26 @@ def test_wall_clock_is_measured_and_pace_takes_its_time():
     assert [e.op for e in pace.trace.events] == [e.op for e in predicted.events]
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    (dict(stages=4, microbatches=5, batch=16), "Nearest: batch=15 or batch=20, or microbatches=4"),
-    (dict(stages=4, microbatches=32, batch=16), "Nearest: batch=32, or microbatches=16"),
-    (dict(stages=4, blocks=3), "3 blocks cannot fill 4 stages.*blocks=4 or more, or stages=3"),
-    (dict(stages=0), "stages=0: stages must be a whole number, at least 1"),
-    (dict(stages=2.0), "stages=2.0"),
-    (dict(microbatches=0), "microbatches=0"),
-    (dict(stages=2, cut=[1, 2, 3]), "is for 3 stages, this lab has 2"),
-    (dict(stages=2, cut=[1, 0]), "each entry of cut"),
-    (dict(stages=2, cut=[1, 2], blocks=4), "has 3 blocks, not 4"),
-    (dict(activation="swish"), "choose tanh or relu"),
-    (dict(dtype="int8"), "choose float64 or float32"),
-    (dict(backend="mpi"), "choose gloo or nccl"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            dict(stages=4, microbatches=5, batch=16),
+            "Nearest: batch=15 or batch=20, or microbatches=4",
+        ),
+        (dict(stages=4, microbatches=32, batch=16), "Nearest: batch=32, or microbatches=16"),
+        (dict(stages=4, blocks=3), "3 blocks cannot fill 4 stages.*blocks=4 or more, or stages=3"),
+        (dict(stages=0), "stages=0: stages must be a whole number, at least 1"),
+        (dict(stages=2.0), "stages=2.0"),
+        (dict(microbatches=0), "microbatches=0"),
+        (dict(stages=2, cut=[1, 2, 3]), "is for 3 stages, this lab has 2"),
+        (dict(stages=2, cut=[1, 0]), "each entry of cut"),
+        (dict(stages=2, cut=[1, 2], blocks=4), "has 3 blocks, not 4"),
+        (dict(activation="swish"), "choose tanh or relu"),
+        (dict(dtype="int8"), "choose float64 or float32"),
+        (dict(backend="mpi"), "choose gloo or nccl"),
+    ],
+)
 def test_impossible_labs_are_refused_with_the_nearest_values(arguments, sentence):
     with pytest.raises(ProblemError, match=sentence):
         pp.Lab(**arguments)
@@ -257,12 +279,15 @@ def test_nccl_runs_both_schedules():
     assert lab.check(lab.run(schedules.gpipe)) == 1
 
 
-@pytest.mark.parametrize(("program", "sentence"), [
-    (lambda p, m, v: None, "takes 3 arguments"),
-    (lambda p, m: None, "is a return missing"),
-    ("gpipe", "cannot run 'gpipe'"),
-    (schedules.gpipe(3, 2), r"make a Lab\(stages=3, microbatches=2\)"),
-])
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        (lambda p, m, v: None, "takes 3 arguments"),
+        (lambda p, m: None, "is a return missing"),
+        ("gpipe", "cannot run 'gpipe'"),
+        (schedules.gpipe(3, 2), r"make a Lab\(stages=3, microbatches=2\)"),
+    ],
+)
 def test_what_cannot_be_run_is_refused(program, sentence):
     with pytest.raises(ProblemError, match=sentence):
         pp.Lab(2, 2).run(program)

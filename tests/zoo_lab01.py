@@ -25,9 +25,9 @@ def forward_step(rank, i, x):
 
 
 def forward_step_leaf(rank, i, x):
-    x.requires_grad_(True)
+    y = x.requires_grad_(True)
     for layer in rank.module:
-        y = layer(x if layer is rank.module[0] else y)
+        y = layer(y)
     return torch.div(rank.loss(i, y), rank.microbatches) if rank.next is None else y
 
 
@@ -48,7 +48,8 @@ def undivided(rank, i, x):
 
 
 def divided_twice(rank, i, x):
-    return forward_step(rank, i, x) / rank.microbatches if rank.is_last else forward_step(rank, i, x)
+    y = forward_step(rank, i, x)
+    return y / rank.microbatches if rank.is_last else y
 
 
 def detached(rank, i, x):
@@ -131,8 +132,9 @@ def by_parity(rank, tensor, peer):
 
 def batched(rank, tensor, peer):
     received = rank.empty()
-    for request in rank.batch_isend_irecv([
-        pp.P2POp(rank.isend, tensor, peer), pp.P2POp(rank.irecv, received, peer)]):
+    for request in rank.batch_isend_irecv(
+        [pp.P2POp(rank.isend, tensor, peer), pp.P2POp(rank.irecv, received, peer)]
+    ):
         request.wait()
     return received
 
@@ -191,8 +193,10 @@ def single(rank, tensor, peer):
 
 
 def calls(swap):
-    return (lambda rank, y: swap(rank, y, rank.next),
-            lambda rank, dx: swap(rank, dx, rank.previous))
+    return (
+        lambda rank, y: swap(rank, y, rank.next),
+        lambda rank, dx: swap(rank, dx, rank.previous),
+    )
 
 
 # ---- rank programs
@@ -378,27 +382,27 @@ def cut(blocks, p):
 
 
 def cut_late_stages_larger(blocks, p):
-    return [blocks[len(blocks) * s // p:len(blocks) * (s + 1) // p] for s in range(p)]
+    return [blocks[len(blocks) * s // p : len(blocks) * (s + 1) // p] for s in range(p)]
 
 
 def cut_dropping_the_rest(blocks, p):
     size = len(blocks) // p
-    return [blocks[s * size:(s + 1) * size] for s in range(p)]
+    return [blocks[s * size : (s + 1) * size] for s in range(p)]
 
 
 def cut_rest_to_the_last(blocks, p):
     size = len(blocks) // p
-    return [blocks[s * size:(s + 1) * size if s < p - 1 else None] for s in range(p)]
+    return [blocks[s * size : (s + 1) * size if s < p - 1 else None] for s in range(p)]
 
 
 def cut_overlapping(blocks, p):
     size = len(blocks) // p
-    return [blocks[s * size:(s + 1) * size + 1] for s in range(p)]
+    return [blocks[s * size : (s + 1) * size + 1] for s in range(p)]
 
 
 def cut_rounding_up(blocks, p):
     size = -(-len(blocks) // p)
-    return [blocks[s * size:(s + 1) * size] for s in range(p)]
+    return [blocks[s * size : (s + 1) * size] for s in range(p)]
 
 
 def smallest(p, most):
@@ -422,7 +426,9 @@ def by_simulation(ranks, stages, m):
     ops = [op for row in ranks for op in row]
     if len(ops) != 2 * stages * m or len(set(ops)) != len(ops):
         return False
-    if any(op.stage != r or not 0 <= op.microbatch < m for r, row in enumerate(ranks) for op in row):
+    if any(op.stage != r for r, row in enumerate(ranks) for op in row):
+        return False
+    if any(op.microbatch >= m for op in ops):
         return False
     before = {op: set() for op in ops}
     for row in ranks:
@@ -457,15 +463,18 @@ def only_complete(ranks, stages, m):
 def as_a_set(ranks, stages, m):
     """Doubles vanish in the set."""
     ops = {op for row in ranks for op in row}
-    return ops == {Op(k, s, i) for k in "FB" for s in range(stages) for i in range(m)} \
-        and by_verify([list(dict.fromkeys(row)) for row in ranks], stages, m)
+    return ops == {
+        Op(k, s, i) for k in "FB" for s in range(stages) for i in range(m)
+    } and by_verify([list(dict.fromkeys(row)) for row in ranks], stages, m)
 
 
 def each_rank_alone(ranks, stages, m):
     """Looks at no other rank."""
-    return only_complete(ranks, stages, m) and all(op.stage == r and (
-        op.kind == "F" or op._replace(kind="F") in row[:k])
-        for r, row in enumerate(ranks) for k, op in enumerate(row))
+    return only_complete(ranks, stages, m) and all(
+        op.stage == r and (op.kind == "F" or op._replace(kind="F") in row[:k])
+        for r, row in enumerate(ranks)
+        for k, op in enumerate(row)
+    )
 
 
 def any_owner(ranks, stages, m):
@@ -516,7 +525,7 @@ def data_fields_swapped(p, m):
 
 
 def data_without_cooldown(p, m):
-    return [row[:len(row) - min(p - 1 - r, m)] for r, row in enumerate(data_1f1b(p, m))]
+    return [row[: len(row) - min(p - 1 - r, m)] for r, row in enumerate(data_1f1b(p, m))]
 
 
 def data_warmup_minus_one(p, m):
@@ -527,7 +536,7 @@ def data_warmup_minus_one(p, m):
         row = f[:w]
         for k in range(m - w):
             row += [f[w + k], b[k]]
-        ranks.append(row + b[m - w:])
+        ranks.append(row + b[m - w :])
     return ranks
 
 
@@ -539,7 +548,7 @@ def data_warmup_plus_one(p, m):
         row = f[:w]
         for k in range(m - w):
             row += [f[w + k], b[k]]
-        ranks.append(row + b[m - w:])
+        ranks.append(row + b[m - w :])
     return ranks
 
 
@@ -558,8 +567,7 @@ RIGHT = {
     "exchange": [calls(both), calls(batched), calls(by_parity)],
     "gpipe": [(right_gpipe,), (gpipe_backwards_last_in_first_out,), (right_1f1b,)],
     "one_f_one_b": [(right_1f1b,), (right_1f1b_asynchronous,)],
-    "in_flight": [(lambda p, m, r: min(p - r, m),),
-                  (lambda p, m, r: p - r if p - r < m else m,)],
+    "in_flight": [(lambda p, m, r: min(p - r, m),), (lambda p, m, r: p - r if p - r < m else m,)],
     "enough": [(smallest,), (counting,)],
     "is_legal": [(by_simulation,), (by_verify,)],
     "as_data": [(data_1f1b,), (data_by_queue,)],

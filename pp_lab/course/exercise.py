@@ -86,8 +86,11 @@ def exercise(points):
 def _their_line(error):
     """An exception in the learner's code: what, and on which of their lines."""
     text = f"{type(error).__name__}: {error}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__)
-              if f"{OURS}/" not in f.filename.replace("\\", "/")]
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if f"{OURS}/" not in f.filename.replace("\\", "/")
+    ]
     if frames:
         last = frames[-1]
         line = (last.line or linecache.getline(last.filename, last.lineno)).strip()

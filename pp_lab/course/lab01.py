@@ -16,18 +16,32 @@ SIZES = [(1, 1), (2, 1), (2, 2), (3, 4), (4, 2), (4, 8), (5, 3), (8, 32)]
 def bubble(verdict, answer):
     """`bubble(p, m)`: which part of all ranks' time GPipe leaves idle."""
     mistakes = [
-        (lambda p, m: (p - 1) / m, "that is idle time over busy time, (p-1)/m. The bubble is idle "
-         "time over all time: the whole step takes m + p - 1 slots, not m"),
-        (lambda p, m: m / (m + p - 1), "that is the busy part. The bubble is what is left, the "
-         "idle part"),
-        (lambda p, m: 100 * (p - 1) / (m + p - 1), "that is in per cent: give a part, between "
-         "0 and 1"),
-        (lambda p, m: 3 * (p - 1), "that is a rank's idle time. Divide it by the time of the "
-         "whole step"),
-        (lambda p, m: (p - 1) / (m + p), "one slot too many: the last micro-batch enters after "
-         "m - 1 slots and is through p slots later, m + p - 1 in all"),
-        (lambda p, m: p / (m + p), "the first rank's first slot is not idle: a rank waits for "
-         "p - 1 slots, not for p"),
+        (
+            lambda p, m: (p - 1) / m,
+            "that is idle time over busy time, (p-1)/m. The bubble is idle "
+            "time over all time: the whole step takes m + p - 1 slots, not m",
+        ),
+        (
+            lambda p, m: m / (m + p - 1),
+            "that is the busy part. The bubble is what is left, the idle part",
+        ),
+        (
+            lambda p, m: 100 * (p - 1) / (m + p - 1),
+            "that is in per cent: give a part, between 0 and 1",
+        ),
+        (
+            lambda p, m: 3 * (p - 1),
+            "that is a rank's idle time. Divide it by the time of the whole step",
+        ),
+        (
+            lambda p, m: (p - 1) / (m + p),
+            "one slot too many: the last micro-batch enters after "
+            "m - 1 slots and is through p slots later, m + p - 1 in all",
+        ),
+        (
+            lambda p, m: p / (m + p),
+            "the first rank's first slot is not idle: a rank waits for p - 1 slots, not for p",
+        ),
         (lambda p, m: 1 / m, "it also depends on p: look at a picture with more ranks"),
     ]
     for p, m in SIZES:
@@ -35,9 +49,15 @@ def bubble(verdict, answer):
         trace = simulate(schedules.gpipe(p, m), COST)
         if abs(value - trace.bubble) > 1e-9:
             known = _recognised(answer, mistakes)
-            verdict.fail(f"bubble(p={p}, m={m}) is {_show(value)}, but the simulated bubble is "
-                         f"{_show(trace.bubble)}" + (f": {known}" if known else
-                         ". Count the idle slots of one rank, over all of its slots"))
+            verdict.fail(
+                f"bubble(p={p}, m={m}) is {_show(value)}, but the simulated bubble is "
+                f"{_show(trace.bubble)}"
+                + (
+                    f": {known}"
+                    if known
+                    else ". Count the idle slots of one rank, over all of its slots"
+                )
+            )
     verdict.expect(True, f"equal to the simulated bubble for {len(SIZES)} sizes", "", points=1)
 
 
@@ -49,27 +69,35 @@ def cut(verdict, answer):
         names = [f"block {k}" for k in range(blocks)]
         stages = answer(list(names), p)
         if not isinstance(stages, (list, tuple)) or not all(
-                isinstance(s, (list, tuple)) for s in stages):
+            isinstance(s, (list, tuple)) for s in stages
+        ):
             verdict.fail(f"{call} gives {stages!r}: return a list of p lists of blocks")
         sizes = [len(stage) for stage in stages]
         flat = [block for stage in stages for block in stage]
-        verdict.expect(len(stages) == p, f"{call}: {p} stages",
-                       f"{call} gives {len(stages)} stages, not {p}")
+        verdict.expect(
+            len(stages) == p, f"{call}: {p} stages", f"{call} gives {len(stages)} stages, not {p}"
+        )
         lost = [name for name in names if name not in flat]
         if lost:
-            verdict.fail(f"{call}: {lost[0]} is in no stage. {blocks} is not always a multiple of "
-                         "p: what happens to the rest?")
+            verdict.fail(
+                f"{call}: {lost[0]} is in no stage. {blocks} is not always a multiple of "
+                "p: what happens to the rest?"
+            )
         double = [name for name in names if flat.count(name) > 1]
         if double:
             verdict.fail(f"{call}: {double[0]} is in two stages")
         if flat != names:
-            verdict.fail(f"{call}: the blocks are out of order, {flat}. A stage is consecutive "
-                         "blocks: what a stage gives is what the next one takes")
+            verdict.fail(
+                f"{call}: the blocks are out of order, {flat}. A stage is consecutive "
+                "blocks: what a stage gives is what the next one takes"
+            )
         if min(sizes) == 0:
             verdict.fail(f"{call}: stage {sizes.index(0)} is empty")
         if max(sizes) - min(sizes) > 1:
-            verdict.fail(f"{call}: stages of {sizes} blocks. The slowest stage sets the pace, so "
-                         "their sizes should differ by one block at most")
+            verdict.fail(
+                f"{call}: stages of {sizes} blocks. The slowest stage sets the pace, so "
+                "their sizes should differ by one block at most"
+            )
         verdict.reasons[-1] = ("yes", f"{call}: stages of {sizes}")
     sizes = [len(stage) for stage in answer(list(range(10)), 4)]
     lab = Lab(4, 4, cut=sizes)
@@ -140,11 +168,21 @@ def _program(verdict, answer, schedule, sizes):
         if number == 0:
             verdict.figure = _over(run.trace, target)
         if run.trace.makespan == 3 * p * m > target.makespan:
-            verdict.reasons.append((
-                "note", f"p={p}, m={m}: only one rank works at a time: each micro-batch goes all "
-                "the way there and back before the next one starts"))
-        verdict.agree(lab, run, points=1, makespan=target.makespan,
-                      peak=target.peak_activations, messages=2 * (p - 1) * m)
+            verdict.reasons.append(
+                (
+                    "note",
+                    f"p={p}, m={m}: only one rank works at a time: each micro-batch goes all "
+                    "the way there and back before the next one starts",
+                )
+            )
+        verdict.agree(
+            lab,
+            run,
+            points=1,
+            makespan=target.makespan,
+            peak=target.peak_activations,
+            messages=2 * (p - 1) * m,
+        )
 
 
 @exercise(points=2)
@@ -152,32 +190,47 @@ def in_flight(verdict, answer):
     """`in_flight(p, m, r)`: how many activations rank r of 1F1B holds at its worst moment."""
     mistakes = [
         (lambda p, m, r: p - r, "with few micro-batches there are not so many to hold"),
-        (lambda p, m, r: min(p - 1 - r, m), "that is the warm-up. In the steady state a rank does "
-         "one more forward before its first backward"),
-        (lambda p, m, r: p - 1 - r, "that is the warm-up. In the steady state a rank does one "
-         "more forward before its first backward"),
+        (
+            lambda p, m, r: min(p - 1 - r, m),
+            "that is the warm-up. In the steady state a rank does "
+            "one more forward before its first backward",
+        ),
+        (
+            lambda p, m, r: p - 1 - r,
+            "that is the warm-up. In the steady state a rank does one "
+            "more forward before its first backward",
+        ),
         (lambda p, m, r: m, "that is GPipe. 1F1B frees one activation before it adds the next"),
         (lambda p, m, r: min(p, m), "that is the first rank. Later ranks hold less"),
-        (lambda p, m, r: min(r + 1, m), "the other way round: the first rank waits longest for "
-         "its first backward, so it holds most"),
+        (
+            lambda p, m, r: min(r + 1, m),
+            "the other way round: the first rank waits longest for "
+            "its first backward, so it holds most",
+        ),
     ]
     for p, m in SIZES:
         measured = simulate(schedules.one_f_one_b(p, m), COST).peak_activations
         for r in range(p):
             value = _number(verdict, "in_flight", answer(p, m, r), p=p, m=m, r=r)
             if value != measured[r]:
-                known = _recognised(answer, mistakes, [(p, m, r) for p, m in SIZES
-                                                       for r in range(p)])
-                verdict.fail(f"in_flight(p={p}, m={m}, r={r}) is {_show(value)}, but rank {r} "
-                             f"holds {measured[r]}" + (f": {known}" if known else ""))
-    verdict.expect(True, f"equal to the simulated peak on every rank, for {len(SIZES)} sizes", "",
-                   points=1)
+                known = _recognised(
+                    answer, mistakes, [(p, m, r) for p, m in SIZES for r in range(p)]
+                )
+                verdict.fail(
+                    f"in_flight(p={p}, m={m}, r={r}) is {_show(value)}, but rank {r} "
+                    f"holds {measured[r]}" + (f": {known}" if known else "")
+                )
+    verdict.expect(
+        True, f"equal to the simulated peak on every rank, for {len(SIZES)} sizes", "", points=1
+    )
     for p, m in [(4, 8), (4, 2)]:
         lab = Lab(p, m)
         held = lab.run(schedules.one_f_one_b(p, m)).peak_activations
-        verdict.expect([answer(p, m, r) for r in range(p)] == held,
-                       f"p={p}, m={m}: {held}, as counted on real ranks",
-                       f"p={p}, m={m}: the ranks counted {held}")
+        verdict.expect(
+            [answer(p, m, r) for r in range(p)] == held,
+            f"p={p}, m={m}: {held}, as counted on real ranks",
+            f"p={p}, m={m}: the ranks counted {held}",
+        )
     verdict.points += 1
 
 
@@ -185,27 +238,45 @@ def in_flight(verdict, answer):
 def enough(verdict, answer):
     """`enough(p, most)`: the smallest m whose bubble is at most `most`."""
     mistakes = [
-        (lambda p, most: -((1 - p) / most // 1), "that solves (p-1)/m. The bubble is "
-         "(p-1)/(m+p-1)"),
-        (lambda p, most: 4 * p, "4p is a rule of thumb and does not depend on the bubble that is "
-         "wanted"),
+        (
+            lambda p, most: -((1 - p) / most // 1),
+            "that solves (p-1)/m. The bubble is (p-1)/(m+p-1)",
+        ),
+        (
+            lambda p, most: 4 * p,
+            "4p is a rule of thumb and does not depend on the bubble that is wanted",
+        ),
     ]
-    cases = [(4, Fraction(1, 10)), (8, Fraction(1, 10)), (8, Fraction(1, 5)), (2, Fraction(1, 2)),
-             (16, Fraction(1, 100)), (3, Fraction(2, 7)), (1, Fraction(1, 10))]
+    cases = [
+        (4, Fraction(1, 10)),
+        (8, Fraction(1, 10)),
+        (8, Fraction(1, 5)),
+        (2, Fraction(1, 2)),
+        (16, Fraction(1, 100)),
+        (3, Fraction(2, 7)),
+        (1, Fraction(1, 10)),
+    ]
     for p, most in cases:
         value = _number(verdict, "enough", answer(p, float(most)), p=p, most=float(most))
         call = f"enough(p={p}, most={float(most):.4g}) is {_show(value)}"
         if value != int(value) or value < 1:
             verdict.fail(f"{call}: a number of micro-batches is whole, and at least 1")
         got = simulate(schedules.one_f_one_b(p, int(value)), COST).bubble
-        smaller = int(value) > 1 and \
-            simulate(schedules.one_f_one_b(p, int(value) - 1), COST).bubble <= most
+        smaller = (
+            int(value) > 1
+            and simulate(schedules.one_f_one_b(p, int(value) - 1), COST).bubble <= most
+        )
         if got > most or smaller:
             known = _recognised(answer, mistakes, [(p, float(most)) for p, most in cases])
-            verdict.fail(f"{call}, with a bubble of {_show(got)}" + (
-                ", which is too much" if got > most else
-                f", but {int(value) - 1} micro-batches are enough already") + (
-                f": {known}" if known else ""))
+            verdict.fail(
+                f"{call}, with a bubble of {_show(got)}"
+                + (
+                    ", which is too much"
+                    if got > most
+                    else f", but {int(value) - 1} micro-batches are enough already"
+                )
+                + (f": {known}" if known else "")
+            )
     verdict.expect(True, f"the smallest m in all of {len(cases)} cases", "", points=2)
 
 
@@ -222,41 +293,96 @@ def is_legal(verdict, answer):
         got = answer([list(row) for row in ranks], stages, m)
         if not isinstance(got, bool):
             verdict.fail(f"{name}: is_legal gives {got!r}, not True or False")
-        verdict.expect(got == legal, f"{name}: {'legal' if legal else 'not legal'}",
-                       f"{name}: you say {'legal' if got else 'not legal'}, but {hint}")
+        verdict.expect(
+            got == legal,
+            f"{name}: {'legal' if legal else 'not legal'}",
+            f"{name}: you say {'legal' if got else 'not legal'}, but {hint}",
+        )
     verdict.points += 3
 
 
 def _charts():
     """Name, ops by rank, stages, micro-batches, and what to see in it."""
+
     def ops(text):
-        return [[Op(word[0], rank, int(word[1:])) for word in row.split()]
-                for rank, row in enumerate(text.split("\n"))]
+        return [
+            [Op(word[0], rank, int(word[1:])) for word in row.split()]
+            for rank, row in enumerate(text.split("\n"))
+        ]
 
     yield ("GPipe", schedules.gpipe(3, 4).ranks, 3, 4, "all forwards, then all backwards can run")
     yield ("1F1B", schedules.one_f_one_b(4, 6).ranks, 4, 6, "1F1B can run")
-    yield ("1F1B with fewer micro-batches than ranks", schedules.one_f_one_b(4, 2).ranks, 4, 2,
-           "m < p is legal: the pipeline only never fills")
-    yield ("last in, first out", ops("F0 F1 B1 B0\nF0 F1 B1 B0"), 2, 2,
-           "backwards may come in any order that all ranks share")
-    yield ("one micro-batch after the other", ops("F0 B0 F1 B1\nF0 B0 F1 B1"), 2, 2,
-           "it is slow, but it can run")
-    yield ("a chart with a missing forward", ops("F0 F1 B0 B1\nF0 B0 B1"), 2, 2,
-           "each stage must run every micro-batch forward and backward")
+    yield (
+        "1F1B with fewer micro-batches than ranks",
+        schedules.one_f_one_b(4, 2).ranks,
+        4,
+        2,
+        "m < p is legal: the pipeline only never fills",
+    )
+    yield (
+        "last in, first out",
+        ops("F0 F1 B1 B0\nF0 F1 B1 B0"),
+        2,
+        2,
+        "backwards may come in any order that all ranks share",
+    )
+    yield (
+        "one micro-batch after the other",
+        ops("F0 B0 F1 B1\nF0 B0 F1 B1"),
+        2,
+        2,
+        "it is slow, but it can run",
+    )
+    yield (
+        "a chart with a missing forward",
+        ops("F0 F1 B0 B1\nF0 B0 B1"),
+        2,
+        2,
+        "each stage must run every micro-batch forward and backward",
+    )
     yield ("a chart with a doubled op", ops("F0 B0 B0\nF0 B0"), 2, 1, "an op is there twice")
-    yield ("backward before forward", ops("F0 B0 F1 B1\nB0 F0 F1 B1"), 2, 2,
-           "a backward needs its own stage's forward")
-    yield ("two ranks in different orders", ops("F0 B0 F1 B1\nF1 B1 F0 B0"), 2, 2,
-           "the ranks wait for each other for ever")
-    yield ("an op on the wrong rank", [[Op("F", 0, 0), Op("B", 1, 0)],
-                                       [Op("F", 1, 0), Op("B", 0, 0)]], 2, 1,
-           "stage s lives on rank s, and so do its activations")
-    yield ("a chart whose last rank lacks a forward", published_chart(4, 8), 4, 8,
-           "no rank may leave out an op")
-    yield ("the same chart, the forward added", published_chart(4, 8, mended=True), 4, 8,
-           "it has a forward less in front than 1F1B, so it is slow, but it can run")
-    yield ("a foreign micro-batch", ops("F0 F7 B0 B7\nF0 F7 B0 B7"), 2, 2,
-           "micro-batches are 0 to m-1")
+    yield (
+        "backward before forward",
+        ops("F0 B0 F1 B1\nB0 F0 F1 B1"),
+        2,
+        2,
+        "a backward needs its own stage's forward",
+    )
+    yield (
+        "two ranks in different orders",
+        ops("F0 B0 F1 B1\nF1 B1 F0 B0"),
+        2,
+        2,
+        "the ranks wait for each other for ever",
+    )
+    yield (
+        "an op on the wrong rank",
+        [[Op("F", 0, 0), Op("B", 1, 0)], [Op("F", 1, 0), Op("B", 0, 0)]],
+        2,
+        1,
+        "stage s lives on rank s, and so do its activations",
+    )
+    yield (
+        "a chart whose last rank lacks a forward",
+        published_chart(4, 8),
+        4,
+        8,
+        "no rank may leave out an op",
+    )
+    yield (
+        "the same chart, the forward added",
+        published_chart(4, 8, mended=True),
+        4,
+        8,
+        "it has a forward less in front than 1F1B, so it is slow, but it can run",
+    )
+    yield (
+        "a foreign micro-batch",
+        ops("F0 F7 B0 B7\nF0 F7 B0 B7"),
+        2,
+        2,
+        "micro-batches are 0 to m-1",
+    )
 
 
 def published_chart(p, m, mended=False):
@@ -291,7 +417,8 @@ def as_data(verdict, answer):
         verdict.reasons.append(("note", f"p={p}, m={m}"))
         ranks = answer(p, m)
         if not isinstance(ranks, (list, tuple)) or not all(
-                isinstance(row, (list, tuple)) for row in ranks):
+            isinstance(row, (list, tuple)) for row in ranks
+        ):
             verdict.fail(f"{ranks!r} is not a list of ops for each rank: is a return missing?")
         if len(ranks) != p:
             verdict.fail(f"there are lists for {len(ranks)} ranks, not for {p}")
@@ -300,17 +427,26 @@ def as_data(verdict, answer):
         trace, target = simulate(schedule, COST), simulate(schedules.one_f_one_b(p, m), COST)
         if (p, m) == (4, 8):
             verdict.figure = _over(trace, target)
-        verdict.expect(trace.makespan <= target.makespan, f"makespan {trace.makespan}",
-                       f"makespan {trace.makespan}, but {target.makespan} is possible. Does each "
-                       "rank do p-1-r forwards first, and then a forward before each backward?")
+        verdict.expect(
+            trace.makespan <= target.makespan,
+            f"makespan {trace.makespan}",
+            f"makespan {trace.makespan}, but {target.makespan} is possible. Does each "
+            "rank do p-1-r forwards first, and then a forward before each backward?",
+        )
         over = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
         if over:
             r = over[0]
-            verdict.fail(f"rank {r} holds {trace.peak_activations[r]} activations, but "
-                         f"{target.peak_activations[r]} are enough: start its backwards earlier")
+            verdict.fail(
+                f"rank {r} holds {trace.peak_activations[r]} activations, but "
+                f"{target.peak_activations[r]} are enough: start its backwards earlier"
+            )
         del verdict.reasons[-2:]
-    verdict.expect(True, f"legal, as fast as 1F1B and in as little memory, for {len(SIZES)} sizes",
-                   "", points=2)
+    verdict.expect(
+        True,
+        f"legal, as fast as 1F1B and in as little memory, for {len(SIZES)} sizes",
+        "",
+        points=2,
+    )
     lab = Lab(4, 8)
     verdict.agree(lab, lab.run(answer), points=1)
 
@@ -323,8 +459,10 @@ def _over(trace, target):
 def _number(verdict, name, value, **arguments):
     call = f"{name}({', '.join(f'{k}={v}' for k, v in arguments.items())})"
     if isinstance(value, bool) or not isinstance(value, Real):
-        verdict.fail(f"{call} gives {value!r}, not a number"
-                     + (": is a return missing?" if value is None else ""))
+        verdict.fail(
+            f"{call} gives {value!r}, not a number"
+            + (": is a return missing?" if value is None else "")
+        )
     return value
 
 

@@ -53,8 +53,10 @@ def bounds(problem: Problem):
     """
     eps = torch.finfo(problem.torch_dtype).eps
     grads, *_ = per_microbatch(problem)
-    return {name: 2 * (len(terms) - 1) * eps * sum(t.abs() for t in terms)
-            for name, terms in grads.items()}
+    return {
+        name: 2 * (len(terms) - 1) * eps * sum(t.abs() for t in terms)
+        for name, terms in grads.items()
+    }
 
 
 def differences(problem, got, expected, allowed):
@@ -71,8 +73,11 @@ def differences(problem, got, expected, allowed):
             if wrong.any():
                 off = torch.where(wrong, off.nan_to_num(nan=float("inf")), -1)
                 index = [int(k) for k in torch.unravel_index(off.argmax(), off.shape)]
-                found.append(Difference(stage, name, index, mine[tuple(index)].item(),
-                                        right[tuple(index)].item()))
+                found.append(
+                    Difference(
+                        stage, name, index, mine[tuple(index)].item(), right[tuple(index)].item()
+                    )
+                )
     return found
 
 
@@ -88,24 +93,32 @@ def diagnose(problem: Problem, got, expected, found):
     if all(got.get(name) is None for name in names):
         return f"stage {stage} has no gradients at all: no backward ran on it"
     parts, inputs, outputs = per_microbatch(problem)
-    shown = {name: got[name] if got.get(name) is not None else torch.zeros_like(expected[name])
-             for name in names}
+    shown = {
+        name: got[name] if got.get(name) is not None else torch.zeros_like(expected[name])
+        for name in names
+    }
 
     def is_(candidate):
         return all(_close(shown[name], candidate(name), parts[name]) for name in names)
 
     if is_(lambda n: torch.zeros_like(expected[n])):
-        return (f"all gradients of stage {stage} are zero: the gradient does not come through "
-                f"from stage {stage + 1}. Was a tensor detached, or its gradient not sent?")
+        return (
+            f"all gradients of stage {stage} are zero: the gradient does not come through "
+            f"from stage {stage + 1}. Was a tensor detached, or its gradient not sent?"
+        )
     if m > 1:
         if is_(lambda n: m * expected[n]):
-            return (f"they are m = {m} times too large: the loss of each micro-batch must be "
-                    "divided by m")
+            return (
+                f"they are m = {m} times too large: the loss of each micro-batch must be "
+                "divided by m"
+            )
         if is_(lambda n: expected[n] / m):
             return f"they are m = {m} times too small: is the loss divided by m twice?"
         if is_(lambda n: parts[n][-1]):
-            return (f"only the last micro-batch, {m - 1}, counts: gradients must be added up, not "
-                    "replaced")
+            return (
+                f"only the last micro-batch, {m - 1}, counts: gradients must be added up, not "
+                "replaced"
+            )
         if is_(lambda n: parts[n][0]):
             return "only the first micro-batch, 0, counts"
     if is_(lambda n: -expected[n]):
@@ -117,15 +130,20 @@ def diagnose(problem: Problem, got, expected, found):
             return f"micro-batch {i} counts twice"
     for other in range(problem.stages):
         theirs = dict(zip(problem.names(stage), problem.names(other), strict=False))
-        if other != stage and is_(lambda n, t=theirs: expected[t[n]] if n in t else
-                                  torch.full_like(expected[n], torch.nan)):
+        if other != stage and is_(
+            lambda n, t=theirs: (
+                expected[t[n]] if n in t else torch.full_like(expected[n], torch.nan)
+            )
+        ):
             return f"these are the gradients of stage {other}"
     if stage < problem.stages - 1:
         for order, text in _stale_orders(m):
             stale = _backward_with(problem, stage, inputs[stage], outputs[stage], order)
             if is_(stale.__getitem__):
-                return (f"stale activations on stage {stage}: {text}. A backward must use the "
-                        "activations of its own micro-batch")
+                return (
+                    f"stale activations on stage {stage}: {text}. A backward must use the "
+                    "activations of its own micro-batch"
+                )
     return None
 
 
@@ -138,11 +156,18 @@ def _close(a, b, parts):
 
 def _stale_orders(m):
     """Ways to mix up micro-batches: for each micro-batch, whose output gradient it gets."""
-    yield list(range(m))[::-1], ("each micro-batch's activations met the gradient of its mirror "
-                                 f"image, {m - 1} of 0 and so on (last in, first out?)")
+    yield (
+        list(range(m))[::-1],
+        (
+            "each micro-batch's activations met the gradient of its mirror "
+            f"image, {m - 1} of 0 and so on (last in, first out?)"
+        ),
+    )
     for shift in range(1, m):
-        yield [(i + shift) % m for i in range(m)], (
-            f"micro-batch 0's activations met the gradient of micro-batch {shift}, and so on")
+        yield (
+            [(i + shift) % m for i in range(m)],
+            (f"micro-batch 0's activations met the gradient of micro-batch {shift}, and so on"),
+        )
 
 
 def _backward_with(problem, stage, inputs, outputs, order):

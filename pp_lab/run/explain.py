@@ -35,25 +35,38 @@ def deadlock(waits, tags):
     while rank in stuck and rank not in path:
         path.append(rank)
         rank = _waits_for(rank, waits)
-    picture = "\n".join(f"  rank {r}: {' '.join(w.done) or '(nothing yet)'}  ! {w.place}"
-                        if w != "done" else f"  rank {r}: has ended"
-                        for r, w in enumerate(waits))
+    picture = "\n".join(
+        f"  rank {r}: {' '.join(w.done) or '(nothing yet)'}  ! {w.place}"
+        if w != "done"
+        else f"  rank {r}: has ended"
+        for r, w in enumerate(waits)
+    )
     if rank not in stuck:
         last = path[-1]
         w = stuck[last]
         verb = w.request[0]
         lack = {"isend": "receiving", "irecv": "sending"}.get(verb, "calling")
-        return (f"rank {last} waits {w.place} {_for(w, rank)}, but rank {rank} has ended "
-                f"without {lack} it", last, picture)
-    cycle = path[path.index(rank):]
-    text = "deadlock: " + "; ".join(
-        f"rank {r} waits {stuck[r].place} {_for(stuck[r], _waits_for(r, waits))}"
-        for r in cycle) + ". Nobody can go on"
+        return (
+            f"rank {last} waits {w.place} {_for(w, rank)}, but rank {rank} has ended "
+            f"without {lack} it",
+            last,
+            picture,
+        )
+    cycle = path[path.index(rank) :]
+    text = (
+        "deadlock: "
+        + "; ".join(
+            f"rank {r} waits {stuck[r].place} {_for(stuck[r], _waits_for(r, waits))}" for r in cycle
+        )
+        + ". Nobody can go on"
+    )
     verbs = {stuck[r].request[0] for r in cycle}
     if verbs == {"isend"}:
-        text += (". A send ends only when the other side receives, and all of these send first: "
-                 "one must receive first, or send and receive at once "
-                 "(send_forward_recv_backward and send_backward_recv_forward)")
+        text += (
+            ". A send ends only when the other side receives, and all of these send first: "
+            "one must receive first, or send and receive at once "
+            "(send_forward_recv_backward and send_backward_recv_forward)"
+        )
     elif verbs == {"irecv"}:
         text += ". All of these receive first, and nobody has sent"
     return text, cycle[0], picture
@@ -64,8 +77,9 @@ def _waits_for(rank, waits):
     verb, peer, number, _ = waits[rank].request
     if peer is not None:
         return peer
-    there = [w != "done" and w.request[1] is None and w.request[::2] == (verb, number)
-             for w in waits]
+    there = [
+        w != "done" and w.request[1] is None and w.request[::2] == (verb, number) for w in waits
+    ]
     return there.index(False) if False in there else rank
 
 
@@ -86,22 +100,30 @@ def _answered(rank, waits, tags):
 
 def _for(waiting, peer):
     verb, _, _, what = waiting.request
-    return {"isend": f"for rank {peer} to receive {what}",
-            "irecv": f"for {what} from rank {peer}"}.get(verb, f"for rank {peer} to join in")
+    return {
+        "isend": f"for rank {peer} to receive {what}",
+        "irecv": f"for {what} from rank {peer}",
+    }.get(verb, f"for rank {peer} to join in")
 
 
 def exception(first, failures, job):
     """A rank raised: the learner's own lines, once."""
     failure = failures[first]
-    others = [i for i, f in failures.items()
-              if i != first and (f["type"], f["text"]) == (failure["type"], failure["text"])]
+    others = [
+        i
+        for i, f in failures.items()
+        if i != first and (f["type"], f["text"]) == (failure["type"], failure["text"])
+    ]
     also = f" (and ranks {', '.join(map(str, others))} likewise)" if others else ""
     if failure["unsolved"]:
         name = failure["frames"][-1][2]
         return f"{name} is not written yet: it raises NotImplementedError", first, ""
     said = failure["text"] if failure["ours"] else f"{failure['type']}: {failure['text']}"
-    return (f"rank {first}{also}, {failure['place']}: {said}", first,
-            _frames(failure["frames"], job))
+    return (
+        f"rank {first}{also}, {failure['place']}: {said}",
+        first,
+        _frames(failure["frames"], job),
+    )
 
 
 def _frames(frames, job):
@@ -160,15 +182,19 @@ def too_long(job, waits, stacks):
     culprit = busy[0] if busy else None
     text = f"the run took longer than its limit of {job.timeout:g} s and was ended"
     if culprit is not None:
-        text += (f": rank {culprit} is still at work, {status(job.folder, culprit)}. "
-                 "An endless loop? Give lab.run(…, timeout=seconds) if it only needs longer")
+        text += (
+            f": rank {culprit} is still at work, {status(job.folder, culprit)}. "
+            "An endless loop? Give lab.run(…, timeout=seconds) if it only needs longer"
+        )
     lines = []
     for rank, w in enumerate(waits):
         if w == "done":
             lines.append(f"  rank {rank}: has ended")
         elif w is None:
-            lines.append(f"  rank {rank}: at work {status(job.folder, rank)}"
-                         + (f", {stacks[rank]}" if stacks.get(rank) else ""))
+            lines.append(
+                f"  rank {rank}: at work {status(job.folder, rank)}"
+                + (f", {stacks[rank]}" if stacks.get(rank) else "")
+            )
         else:
             lines.append(f"  rank {rank}: waits {w.place} {_for(w, w.request[1])}")
     return text, culprit, "\n".join(lines)
@@ -177,9 +203,13 @@ def too_long(job, waits, stacks):
 def unwaited(rank, requests):
     """A program ended with requests that nobody waited for."""
     more = f" and {len(requests) - 1} more" if len(requests) > 1 else ""
-    return (f"rank {rank} ended, but never waited for its {requests[0].strip('<>')}{more}. A "
-            "transfer is complete only after its request's wait(): until then nothing may have "
-            "been sent or received", rank, "")
+    return (
+        f"rank {rank} ended, but never waited for its {requests[0].strip('<>')}{more}. A "
+        "transfer is complete only after its request's wait(): until then nothing may have "
+        "been sent or received",
+        rank,
+        "",
+    )
 
 
 def status(folder, rank):
@@ -200,6 +230,5 @@ def stack(job, rank):
         return None
     for filename, number, name in frames:
         if not filename.startswith(OURS) and "/lib/python" not in filename:
-            return " ".join(part.strip() for part in
-                            _line(filename, int(number), name, job))
+            return " ".join(part.strip() for part in _line(filename, int(number), name, job))
     return None

@@ -40,8 +40,21 @@ class Lab:
     backend: "gloo" or "nccl"; NCCL where there is a GPU for every rank, else gloo, unless given
     """
 
-    def __init__(self, stages=4, microbatches=8, *, batch=None, hidden=16, blocks=None, cut=None,
-                 activation="tanh", dtype="float64", lr=0.1, seed=0, backend=None):
+    def __init__(
+        self,
+        stages=4,
+        microbatches=8,
+        *,
+        batch=None,
+        hidden=16,
+        blocks=None,
+        cut=None,
+        activation="tanh",
+        dtype="float64",
+        lr=0.1,
+        seed=0,
+        backend=None,
+    ):
         server()  # starts in the background while the reference is computed
         for name, value in dict(stages=stages, microbatches=microbatches, hidden=hidden).items():
             _whole(name, value)
@@ -49,14 +62,25 @@ class Lab:
         if batch % microbatches:
             raise ProblemError(
                 f"a batch of {batch} cannot be cut into {microbatches} equal micro-batches. "
-                f"Nearest: {_nearest(batch, microbatches)}")
+                f"Nearest: {_nearest(batch, microbatches)}"
+            )
         cut = _cut(stages, blocks, cut)
-        for name, value, known in (("activation", activation, ACTIVATIONS),
-                                   ("dtype", str(dtype).removeprefix("torch."), DTYPES)):
+        for name, value, known in (
+            ("activation", activation, ACTIVATIONS),
+            ("dtype", str(dtype).removeprefix("torch."), DTYPES),
+        ):
             if value not in known:
                 raise ProblemError(f"{name}={value!r} is not known: choose {' or '.join(known)}")
-        self.problem = Problem(cut, microbatches, batch, hidden,
-                               str(dtype).removeprefix("torch."), activation, lr, seed)
+        self.problem = Problem(
+            cut,
+            microbatches,
+            batch,
+            hidden,
+            str(dtype).removeprefix("torch."),
+            activation,
+            lr,
+            seed,
+        )
         self.backend = backend
         if backend not in (None, "gloo", "nccl"):
             raise ProblemError(f"backend={backend!r} is not known: choose gloo or nccl")
@@ -74,8 +98,18 @@ class Lab:
         """Loss, gradients and updated weights of the same step in a single process."""
         return reference(self.problem)
 
-    def run(self, program, *, clock="virtual", cost=None, pace=0.02, timeout=60, tags=None,
-            forward_step=None, backward_step=None):
+    def run(
+        self,
+        program,
+        *,
+        clock="virtual",
+        cost=None,
+        pace=0.02,
+        timeout=60,
+        tags=None,
+        forward_step=None,
+        backward_step=None,
+    ):
         """Train one step on fresh processes, one per rank; returns a `Run`.
 
         program: a rank program `fn(rank)`, a `Schedule`, or a function `fn(p, m)` that
@@ -99,9 +133,20 @@ class Lab:
         placement = schedule.placement if schedule else loop(self.stages)
         size = schedule.p if schedule else self.stages
         steps = {"forward_step": forward_step, "backward_step": backward_step}
-        job = Job(self.problem, placement, size, schedule.ranks if schedule else program,
-                  tuple((k, f) for k, f in steps.items() if f), clock, cost, pace,
-                  self._backend(size), bool(schedule) if tags is None else tags, timeout, "")
+        job = Job(
+            self.problem,
+            placement,
+            size,
+            schedule.ranks if schedule else program,
+            tuple((k, f) for k, f in steps.items() if f),
+            clock,
+            cost,
+            pace,
+            self._backend(size),
+            bool(schedule) if tags is None else tags,
+            timeout,
+            "",
+        )
         began = time.perf_counter()
         reports = launch(job)
         name = schedule.name if schedule else getattr(program, "__name__", "rank program")
@@ -119,8 +164,11 @@ class Lab:
             reasons.append(_target("makespan", trace.makespan, makespan))
         if peak is not None:
             caps = [peak] * len(run.peak_activations) if isinstance(peak, int) else list(peak)
-            over = [r for r, (n, cap) in enumerate(zip(run.peak_activations, caps, strict=True))
-                    if n > cap]
+            over = [
+                r
+                for r, (n, cap) in enumerate(zip(run.peak_activations, caps, strict=True))
+                if n > cap
+            ]
             text = f"peak activations {_row(run.peak_activations)}, target {_row(caps)}"
             if over:
                 text += f": rank {over[0]} holds too many. Run its backwards earlier"
@@ -132,38 +180,48 @@ class Lab:
     def _schedule(self, program):
         """The schedule that `program` is or makes; None for a rank program."""
         if callable(program):
-            wanted = [p for p in inspect.signature(program).parameters.values()
-                      if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY,
-                                                             p.POSITIONAL_OR_KEYWORD)]
+            wanted = [
+                p
+                for p in inspect.signature(program).parameters.values()
+                if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            ]
             if len(wanted) == 1:
                 return None
             if len(wanted) != 2:
                 raise ProblemError(
                     f"{getattr(program, '__name__', program)} takes {len(wanted)} arguments: a "
-                    "rank program takes one (rank), a schedule generator two (p, m)")
+                    "rank program takes one (rank), a schedule generator two (p, m)"
+                )
             name = getattr(program, "__name__", "schedule")
             program = program(self.stages, self.microbatches)
             if not isinstance(program, Schedule):
                 if not isinstance(program, (list, tuple)):
-                    raise ProblemError(f"{name} returned {program!r}, not a list of ops for each "
-                                       "rank: is a return missing?")
+                    raise ProblemError(
+                        f"{name} returned {program!r}, not a list of ops for each "
+                        "rank: is a return missing?"
+                    )
                 program = Schedule(name, program, loop(self.stages), self.microbatches)
         if not isinstance(program, Schedule):
-            raise ProblemError(f"cannot run {program!r}: give a function of a rank, a Schedule, "
-                               "or a function of (p, m) that makes one")
+            raise ProblemError(
+                f"cannot run {program!r}: give a function of a rank, a Schedule, "
+                "or a function of (p, m) that makes one"
+            )
         if (program.stages, program.microbatches) != (self.stages, self.microbatches):
             raise ProblemError(
                 f"{program.name} is for {program.stages} stages and {program.microbatches} "
                 f"micro-batches, this lab has {self.stages} and {self.microbatches}: make a "
-                f"Lab(stages={program.stages}, microbatches={program.microbatches})")
+                f"Lab(stages={program.stages}, microbatches={program.microbatches})"
+            )
         verify(program)
         return program
 
     def _backend(self, ranks):
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.backend == "nccl" and gpus < ranks:
-            raise ProblemError(f"NCCL needs a GPU for every rank: {ranks} ranks, {gpus} GPUs. "
-                               "Use fewer stages, or backend='gloo', which runs on the CPU")
+            raise ProblemError(
+                f"NCCL needs a GPU for every rank: {ranks} ranks, {gpus} GPUs. "
+                "Use fewer stages, or backend='gloo', which runs on the CPU"
+            )
         return self.backend or ("nccl" if gpus >= ranks else "gloo")
 
 
@@ -180,8 +238,11 @@ class Run:
         self.lab, self.seconds = lab, seconds
         items = [[item for item, *_ in report.items] for report in reports]
         self.schedule = Schedule(name, items, job.placement, lab.microbatches)
-        events = [Event(rank, "compute", *entry) for rank, report in enumerate(reports)
-                  for entry in report.items]
+        events = [
+            Event(rank, "compute", *entry)
+            for rank, report in enumerate(reports)
+            for entry in report.items
+        ]
         measured = job.clock == "wall"
         self.trace = Trace(self.schedule, events, None if measured else job.cost, job.clock)
         self.messages = [report.sent for report in reports]
@@ -219,32 +280,43 @@ class Run:
                 done = {op.microbatch for op in self._seen if op[:2] == (kind, stage)}
                 if lost := sorted(set(range(problem.microbatches)) - done):
                     rank = self.schedule.owner(Op(kind, stage, lost[0]))
-                    return "no", (f"rank {rank} never ran the {what} of micro-batch {lost[0]}"
-                                  + (f" (nor of {_row(lost[1:])})" if lost[1:] else "")
-                                  + (f" on stage {stage}" if problem.stages != self.schedule.p
-                                     else ""))
+                    return "no", (
+                        f"rank {rank} never ran the {what} of micro-batch {lost[0]}"
+                        + (f" (nor of {_row(lost[1:])})" if lost[1:] else "")
+                        + (f" on stage {stage}" if problem.stages != self.schedule.p else "")
+                    )
         allowed = None if self.exact else bounds(problem)
         wrong = differences(problem, self.grads, right.grads, allowed)
         if wrong:
             worst = max(wrong, key=lambda d: d.stage)
             cause = diagnose(problem, self.grads, right.grads, wrong)
             rank = self.schedule.placement.copies[0][worst.stage]
-            return "no", (f"rank {rank}: the gradient of {worst}"
-                          + (f": {cause}" if cause else "")
-                          + f". {len(wrong)} of {len(right.grads)} parameters are wrong")
+            return "no", (
+                f"rank {rank}: the gradient of {worst}"
+                + (f": {cause}" if cause else "")
+                + f". {len(wrong)} of {len(right.grads)} parameters are wrong"
+            )
         eps = torch.finfo(problem.torch_dtype).eps
         if abs(self.loss - right.loss) > (0 if self.exact else 1e3 * eps * abs(right.loss)):
-            return "no", (f"the gradients are right, but the loss is {self.loss:.6g}, expected "
-                          f"{right.loss:.6g}")
-        moved = allowed and {n: problem.lr * b + 4 * eps * right.weights[n].abs()
-                             for n, b in allowed.items()}
+            return "no", (
+                f"the gradients are right, but the loss is {self.loss:.6g}, expected "
+                f"{right.loss:.6g}"
+            )
+        moved = allowed and {
+            n: problem.lr * b + 4 * eps * right.weights[n].abs() for n, b in allowed.items()
+        }
         if wrong := differences(problem, self.weights, right.weights, moved):
             return "no", f"after the optimizer step {wrong[0]}"
-        how = ("equal to the last bit, being added up in the same order" if self.exact else
-               f"within the rounding of adding {problem.microbatches} terms in another order "
-               f"(largest allowed difference {max(b.max() for b in allowed.values()):.1e})")
-        return "yes", (f"loss, all {len(right.grads)} gradients and the updated weights equal the "
-                       f"single-process reference, elementwise: {how}")
+        how = (
+            "equal to the last bit, being added up in the same order"
+            if self.exact
+            else f"within the rounding of adding {problem.microbatches} terms in another order "
+            f"(largest allowed difference {max(b.max() for b in allowed.values()):.1e})"
+        )
+        return "yes", (
+            f"loss, all {len(right.grads)} gradients and the updated weights equal the "
+            f"single-process reference, elementwise: {how}"
+        )
 
     def __repr__(self):
         return headline(self.trace)
@@ -284,13 +356,17 @@ def _cut(stages, blocks, cut):
     if cut is None:
         blocks = 2 * stages if blocks is None else _whole("blocks", blocks)
         if blocks < stages:
-            raise ProblemError(f"{blocks} blocks cannot fill {stages} stages, each needs one at "
-                               f"least: use blocks={stages} or more, or stages={blocks} or fewer")
+            raise ProblemError(
+                f"{blocks} blocks cannot fill {stages} stages, each needs one at "
+                f"least: use blocks={stages} or more, or stages={blocks} or fewer"
+            )
         return tuple(blocks // stages + (s < blocks % stages) for s in range(stages))
     cut = tuple(cut)
     if len(cut) != stages:
-        raise ProblemError(f"cut={list(cut)} is for {len(cut)} stages, this lab has {stages}: "
-                           "give the number of blocks of each stage")
+        raise ProblemError(
+            f"cut={list(cut)} is for {len(cut)} stages, this lab has {stages}: "
+            "give the number of blocks of each stage"
+        )
     for size in cut:
         _whole("each entry of cut", size)
     if blocks is not None and sum(cut) != blocks:

@@ -71,16 +71,19 @@ def launch(job, echo=print):
     if not _announced:
         _announced = True
         stream = None if "ipykernel" in sys.modules else sys.stderr
-        print("pp_lab: first run of this session, starting the rank server …", file=stream,
-              flush=True)
+        print(
+            "pp_lab: first run of this session, starting the rank server …", file=stream, flush=True
+        )
     with tempfile.TemporaryDirectory(prefix="pp_lab-") as folder:
         job = replace(job, folder=folder)
         try:
             data = cloudpickle.dumps(job)
         except Exception as error:
-            raise RunError(f"the function cannot be sent to the ranks: {error}. It, or something "
-                           "global that it uses, holds an open file, a lock, a thread or the "
-                           "like: make that inside the function") from None
+            raise RunError(
+                f"the function cannot be sent to the ranks: {error}. It, or something "
+                "global that it uses, holds an open file, a lock, a thread or the "
+                "like: make that inside the function"
+            ) from None
         ranks = []
         try:
             for index in range(job.size):
@@ -92,8 +95,12 @@ def launch(job, echo=print):
         except KeyboardInterrupt:
             raise RunInterrupted(
                 "the run was stopped, and its processes with it. "
-                + "; ".join(f"rank {r.index} was {explain.status(folder, r.index)}"
-                            for r in ranks if r.report is None)) from None
+                + "; ".join(
+                    f"rank {r.index} was {explain.status(folder, r.index)}"
+                    for r in ranks
+                    if r.report is None
+                )
+            ) from None
         finally:
             _end(ranks)
 
@@ -111,8 +118,9 @@ class _Rank:
 def _start(index):
     context = server()
     ours, theirs = context.Pipe()
-    process = context.Process(target=rank_main, args=(theirs, index), daemon=True,
-                              name=f"pp_lab rank {index}")
+    process = context.Process(
+        target=rank_main, args=(theirs, index), daemon=True, name=f"pp_lab rank {index}"
+    )
     with _no_main():
         process.start()
     theirs.close()
@@ -225,12 +233,17 @@ class _Watch:
                 late = [rank.index for rank in self.ranks if not rank.joined]
                 raise RunError(
                     f"ranks {late} did not get ready in {max(self.job.timeout, 30):g} s. Is the "
-                    "machine out of memory or very busy? `python -m pp_lab.doctor` looks")
+                    "machine out of memory or very busy? `python -m pp_lab.doctor` looks"
+                )
         elif time.monotonic() > self.deadline:
             self._ask_where()
-            raise RunError(*explain.too_long(
-                self.job, self._waits(),
-                {r.index: explain.stack(self.job, r.index) for r in self._unfinished()}))
+            raise RunError(
+                *explain.too_long(
+                    self.job,
+                    self._waits(),
+                    {r.index: explain.stack(self.job, r.index) for r in self._unfinished()},
+                )
+            )
 
     def _unfinished(self):
         return [rank for rank in self.ranks if rank.report is None]

@@ -85,8 +85,10 @@ class Rank:
         for name, step in steps:
             setattr(self, name, step)
         self.problem, self.stages = problem, placement.stages
-        self.modules = {(copy, stage): problem.module(stage).to(self.device)
-                        for copy, stage in placement.held_by(index)}
+        self.modules = {
+            (copy, stage): problem.module(stage).to(self.device)
+            for copy, stage in placement.held_by(index)
+        }
         self._copy, self._stage = next(iter(self.modules))  # of the op that is being run
         held = {stage for _, stage in self.modules}
         self._inputs = self._on_device(problem.inputs()) if 0 in held else None
@@ -144,8 +146,9 @@ class Rank:
     def loss(self, i, y):
         """Mean loss of micro-batch i, a scalar. Only the last stage has the targets."""
         if self._targets is None:
-            raise StepError(f"rank {self.index} has no targets: only the last rank computes "
-                            "the loss")
+            raise StepError(
+                f"rank {self.index} has no targets: only the last rank computes the loss"
+            )
         return self.problem.loss(y, self._targets[self._microbatch(i)])
 
     def run(self, kind, stage, i, tensor):
@@ -176,7 +179,8 @@ class Rank:
             got = f"shape {list(y.shape)}" if isinstance(y, torch.Tensor) else repr(y)
             raise StepError(
                 f"the forward of {op} gave {got}, not "
-                + ("the loss, a scalar" if last else f"a tensor of shape {list(want)}"))
+                + ("the loss, a scalar" if last else f"a tensor of shape {list(want)}")
+            )
         self.saved[op.stage, op.microbatch] = (x, y)
         self.peak = max(self.peak, len(self.saved))
         if last:
@@ -190,7 +194,8 @@ class Rank:
             raise StepError(
                 f"the backward of {op} gave {dx if dx is None else list(dx.shape)}, but the stage "
                 f"before needs the gradient of its output, shape {list(x.shape)}. Was the input "
-                "detached, or requires_grad_() forgotten, before the stage ran on it?")
+                "detached, or requires_grad_() forgotten, before the stage ran on it?"
+            )
         return dx
 
     def _run_I(self, op, dy):
@@ -207,26 +212,37 @@ class Rank:
     def _check(self, op, tensor):
         name = {"F": "forward", "B": "backward"}.get(op.kind, op.kind)
         if self.seen & {Op(k, *op[1:]) for k in ("IW" if op.kind == "B" else op.kind)}:
-            raise StepError(f"{name} of micro-batch {op.microbatch} was done before on this rank: "
-                            "each micro-batch goes forward once and backward once")
+            raise StepError(
+                f"{name} of micro-batch {op.microbatch} was done before on this rank: "
+                "each micro-batch goes forward once and backward once"
+            )
         if op.kind != "F" and Op("F", *op[1:]) not in self.seen:
-            raise StepError(f"{name} of micro-batch {op.microbatch}, but its forward has not run "
-                            "on this rank yet")
+            raise StepError(
+                f"{name} of micro-batch {op.microbatch}, but its forward has not run "
+                "on this rank yet"
+            )
         if op.kind == "W" and Op("I", *op[1:]) not in self.seen:
-            raise StepError(f"{op} before {op._replace(kind='I')}: the weight gradient needs the "
-                            "output gradient that the input gradient was computed from")
+            raise StepError(
+                f"{op} before {op._replace(kind='I')}: the weight gradient needs the "
+                "output gradient that the input gradient was computed from"
+            )
         if op.kind == "W" or (op.kind != "F" and op.stage == self.stages - 1):
             if tensor is not None:
-                raise StepError(f"{name} of micro-batch {op.microbatch} on the last rank starts "
-                                "from the loss: its output gradient is None")
+                raise StepError(
+                    f"{name} of micro-batch {op.microbatch} on the last rank starts "
+                    "from the loss: its output gradient is None"
+                )
             return
         kind = "its input" if op.kind == "F" else "the gradient of its output"
         if not isinstance(tensor, torch.Tensor):
-            raise StepError(f"{name} of micro-batch {op.microbatch} needs {kind}, a tensor, but "
-                            f"got {tensor!r}")
+            raise StepError(
+                f"{name} of micro-batch {op.microbatch} needs {kind}, a tensor, but got {tensor!r}"
+            )
         if tuple(tensor.shape) != tuple(self.shape):
-            raise StepError(f"{name} of micro-batch {op.microbatch} needs {kind}, shape "
-                            f"{list(self.shape)}, but got shape {list(tensor.shape)}")
+            raise StepError(
+                f"{name} of micro-batch {op.microbatch} needs {kind}, shape "
+                f"{list(self.shape)}, but got shape {list(tensor.shape)}"
+            )
 
     # ---- communication, micro-batch by micro-batch
 
@@ -306,8 +322,10 @@ class Rank:
         """Start several sends and receives at once; returns their requests, in order."""
         ops = list(ops)
         if not ops or not all(isinstance(op, P2POp) for op in ops):
-            raise StepError("batch_isend_irecv takes a list of P2POp(rank.isend or rank.irecv, "
-                            f"tensor, peer), not {ops!r}")
+            raise StepError(
+                "batch_isend_irecv takes a list of P2POp(rank.isend or rank.irecv, "
+                f"tensor, peer), not {ops!r}"
+            )
         return [op.op(op.tensor, op.peer, op.tag) for op in ops]
 
     @_call
@@ -318,8 +336,12 @@ class Rank:
     @_call
     def all_to_all_single(self, output, input, output_split_sizes=None, input_split_sizes=None):
         """Send a part of `input` to every rank, receive a part of `output` from every rank."""
-        self.transport.collective("all_to_all_single", lambda: dist.all_to_all_single(
-            output, input, output_split_sizes, input_split_sizes, async_op=True))
+        self.transport.collective(
+            "all_to_all_single",
+            lambda: dist.all_to_all_single(
+                output, input, output_split_sizes, input_split_sizes, async_op=True
+            ),
+        )
 
     # ---- inside
 
@@ -333,8 +355,10 @@ class Rank:
 
     def _exchange(self, tensor, peer, out, back):
         received = self.empty()
-        requests = [self._isend(tensor, peer, *out),
-                    self.transport.irecv(received, peer, *self._message(*back))]
+        requests = [
+            self._isend(tensor, peer, *out),
+            self.transport.irecv(received, peer, *self._message(*back)),
+        ]
         for request in requests:
             request.wait()
         return received
@@ -347,8 +371,10 @@ class Rank:
 
     def _own_stage(self):
         if len(self.modules) != 1:
-            raise StepError(f"rank {self.index} holds {len(self.modules)} stages: run this "
-                            "placement as a schedule")
+            raise StepError(
+                f"rank {self.index} holds {len(self.modules)} stages: run this "
+                "placement as a schedule"
+            )
         return self._stage
 
     def owner(self, op):
@@ -358,8 +384,7 @@ class Rank:
 
     def _microbatch(self, i):
         if not isinstance(i, int) or not 0 <= i < self.microbatches:
-            raise StepError(f"there is no micro-batch {i!r}: they are 0 to "
-                            f"{self.microbatches - 1}")
+            raise StepError(f"there is no micro-batch {i!r}: they are 0 to {self.microbatches - 1}")
         return i
 
     def _on_device(self, tensors):
@@ -376,8 +401,11 @@ def execute(rank, row):
 
     def source(op):
         """The op whose result `op` starts from; None for data, for the loss and for W."""
-        if op.kind == "W" or (op.kind == "F" and op.stage == 0) \
-                or (op.kind != "F" and op.stage == rank.stages - 1):
+        if (
+            op.kind == "W"
+            or (op.kind == "F" and op.stage == 0)
+            or (op.kind != "F" and op.stage == rank.stages - 1)
+        ):
             return None
         return needs(op, rank.stages)[-1]
 
@@ -386,8 +414,12 @@ def execute(rank, row):
         made = source(op)
         if made and rank.owner(made) != rank.index and op not in posted:
             tensor, direction = rank.empty(), "forward" if op.kind == "F" else "backward"
-            posted[op] = tensor, rank.transport.irecv(
-                tensor, rank.owner(made), *rank._message(direction, op.microbatch, op.stage))
+            posted[op] = (
+                tensor,
+                rank.transport.irecv(
+                    tensor, rank.owner(made), *rank._message(direction, op.microbatch, op.stage)
+                ),
+            )
 
     def fetch(op):
         """The tensor that `op` starts from: the input for F, the output gradient for B, I."""
@@ -401,22 +433,24 @@ def execute(rank, row):
 
     def deliver(op, result):
         """Hand an op's result to the stage that needs it."""
-        direction, stage = ("forward", op.stage + 1) if op.kind == "F" \
-            else ("backward", op.stage - 1)
+        direction, stage = (
+            ("forward", op.stage + 1) if op.kind == "F" else ("backward", op.stage - 1)
+        )
         if op.kind == "W" or not 0 <= stage < rank.stages:
             return
         owner = rank.owner(op._replace(stage=stage))
         if owner == rank.index:
             values[op if op.kind == "F" else op._replace(kind="I")] = result
         else:
-            sends.append(rank.transport.isend(
-                result, owner, *rank._message(direction, op.microbatch, stage)))
+            sends.append(
+                rank.transport.isend(result, owner, *rank._message(direction, op.microbatch, stage))
+            )
 
     # With tags, the next item's receives are under way while this one computes.
     ahead = 1 if rank.transport.tags else 0
     for k, item in enumerate(row):
         rank.transport.at(f"in {item} of the schedule")
-        for op in (op for later in row[k:k + 1 + ahead] for op in later.parts):
+        for op in (op for later in row[k : k + 1 + ahead] for op in later.parts):
             post(op)
         inputs = [fetch(op) for op in item.parts]
         if isinstance(item, Pair):

@@ -24,8 +24,9 @@ class Score(float):
 
     def __str__(self):
         marks = {"yes": "✓", "no": "✗", "note": "·"}
-        return "\n".join([f"{self!r} of {self.of:g}",
-                          *(f"{marks[kind]} {text}" for kind, text in self.reasons)])
+        return "\n".join(
+            [f"{self!r} of {self.of:g}", *(f"{marks[kind]} {text}" for kind, text in self.reasons)]
+        )
 
     def _repr_html_(self):
         marks = {"yes": ("✓", "#007a5a"), "no": ("✗", "#b34700"), "note": ("·", "#666")}
@@ -36,6 +37,8 @@ class Score(float):
             more = f"<pre style='margin:0.3em 0'>{chr(10).join(rest)}</pre>" if rest else ""
             rows.append(f"<li><b style='color:{colour}'>{mark}</b> {first}{more}</li>")
         picture = self.figure.html if self.figure is not None else ""
-        return (f"<div><b>{self!r} of {self.of:g}</b>"
-                f"<ul style='list-style:none;padding-left:0.5em;margin:0.3em 0'>{''.join(rows)}"
-                f"</ul>{picture}</div>")
+        return (
+            f"<div><b>{self!r} of {self.of:g}</b>"
+            f"<ul style='list-style:none;padding-left:0.5em;margin:0.3em 0'>{''.join(rows)}"
+            f"</ul>{picture}</div>"
+        )

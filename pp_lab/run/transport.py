@@ -79,7 +79,8 @@ class Request:
         elif self.tensor._version != self._version:
             raise TransportError(
                 f"the tensor of {self!r} was changed before its wait(): what arrives is then "
-                "undefined. Wait first, or send a clone")
+                "undefined. Wait first, or send a clone"
+            )
 
 
 class Collective:
@@ -118,8 +119,8 @@ class Transport:
     def at(self, place):
         """Note the call that the rank is in, where the parent can read it whatever happens."""
         self.place = place
-        text = place.encode()[:STATUS - 1] + b"\0"
-        self._status[:len(text)] = text
+        text = place.encode()[: STATUS - 1] + b"\0"
+        self._status[: len(text)] = text
 
     def isend(self, tensor, dst, tag=0, what="a tensor"):
         self._check(tensor, dst, "dst", "isend")
@@ -129,8 +130,10 @@ class Transport:
         head = self._head(tag, tensor, what)
         head += b"\0" if stamp is None else pickle.dumps(stamp)
         if len(head) > HEADER:
-            raise TransportError(f"a tensor with {tensor.dim()} dimensions is too much for one "
-                                 "message: reshape it first")
+            raise TransportError(
+                f"a tensor with {tensor.dim()} dimensions is too much for one "
+                "message: reshape it first"
+            )
         sent = 0 if size > self.capacity else size  # the header alone tells what was sent
         # One buffer, so that header and payload are one message and need one receive.
         message = torch.empty(HEADER + sent, dtype=torch.uint8, device=self.device)
@@ -171,8 +174,8 @@ class Transport:
         expected = self._head(request.tag, tensor, request.what)
         if not start.startswith(expected):
             self._explain(request, start)
-        stamp = start[int.from_bytes(start[:2], "big"):]
-        payload = message[HEADER:HEADER + tensor.numel() * tensor.element_size()]
+        stamp = start[int.from_bytes(start[:2], "big") :]
+        payload = message[HEADER : HEADER + tensor.numel() * tensor.element_size()]
         with torch.no_grad():
             tensor.view(-1).view(torch.uint8).copy_(payload)
         request.buffer = None
@@ -188,17 +191,19 @@ class Transport:
 
     def _explain(self, request, start):
         """Raise if a received header is not what the receiver declared, and say how."""
-        _, what, dtype, shape = pickle.loads(start[2:int.from_bytes(start[:2], "big")])
+        _, what, dtype, shape = pickle.loads(start[2 : int.from_bytes(start[:2], "big")])
         tensor, peer = request.tensor, request.peer
         here = f"rank {self.rank} receives {request.what} from rank {peer}"
         if "a tensor" not in (what, request.what) and what != request.what:
             raise TransportError(
                 f"{here}, but the next message that rank {peer} sent is {what}. Messages "
-                "arrive in the order in which they were sent: receive them in that order")
+                "arrive in the order in which they were sent: receive them in that order"
+            )
         if shape != tuple(tensor.shape) or dtype != str(tensor.dtype):
             raise TransportError(
                 f"{here} into a tensor of shape {list(tensor.shape)}, {tensor.dtype}, but rank "
-                f"{peer} sent shape {list(shape)}, {dtype}")
+                f"{peer} sent shape {list(shape)}, {dtype}"
+            )
 
     def blocked(self, request):
         """Mark the rank as waiting, so that who waits for whom can be told."""
@@ -206,29 +211,34 @@ class Transport:
 
     def _check(self, tensor, peer, name, verb):
         if not isinstance(tensor, torch.Tensor):
-            raise TransportError(f"{verb} takes a tensor, not {type(tensor).__name__}"
-                                 + (": is a return missing where it was made?"
-                                    if tensor is None else ""))
+            raise TransportError(
+                f"{verb} takes a tensor, not {type(tensor).__name__}"
+                + (": is a return missing where it was made?" if tensor is None else "")
+            )
         if not isinstance(peer, int) or not 0 <= peer < self.size:
-            raise TransportError(f"{verb}: {name}={peer!r} is no rank; ranks are 0 to "
-                                 f"{self.size - 1}"
-                                 + (" (the last has no next, the first no previous)"
-                                    if peer is None else ""))
+            raise TransportError(
+                f"{verb}: {name}={peer!r} is no rank; ranks are 0 to "
+                f"{self.size - 1}"
+                + (" (the last has no next, the first no previous)" if peer is None else "")
+            )
         if peer == self.rank:
             raise TransportError(f"{verb}: rank {peer} cannot exchange messages with itself")
         if not tensor.is_contiguous():
             raise TransportError(
                 f"{verb} of a tensor that is not contiguous (shape {list(tensor.shape)}, strides "
-                f"{list(tensor.stride())}): call .contiguous() first")
+                f"{list(tensor.stride())}): call .contiguous() first"
+            )
         if tensor.device.type != self.device.type:
-            raise TransportError(f"{verb} of a tensor on {tensor.device}, but this run's ranks "
-                                 f"exchange tensors on {self.device}")
+            raise TransportError(
+                f"{verb} of a tensor on {tensor.device}, but this run's ranks "
+                f"exchange tensors on {self.device}"
+            )
 
 
 def _write(message, at, data):
     """Put bytes into a uint8 tensor."""
     part = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    message[at:at + len(data)] = part
+    message[at : at + len(data)] = part
 
 
 class _Blocked:

@@ -99,12 +99,23 @@ def _file(folder, name):
 def _run(job, index, link):
     torch.set_num_threads(1)
     device = _join(job, index)
-    clock = {"virtual": lambda: VirtualClock(job.cost), "wall": WallClock,
-             "pace": lambda: PaceClock(job.cost, job.pace)}[job.clock]()
+    clock = {
+        "virtual": lambda: VirtualClock(job.cost),
+        "wall": WallClock,
+        "pace": lambda: PaceClock(job.cost, job.pace),
+    }[job.clock]()
     rows, hidden = job.problem.shape
     whole_batch = rows * hidden * job.problem.microbatches * job.problem.torch_dtype.itemsize
-    transport = Transport(index, job.size, max(whole_batch, 1 << 16), device, job.tags,
-                          clock.stamp, clock.arrived, os.path.join(job.folder, f"status{index}"))
+    transport = Transport(
+        index,
+        job.size,
+        max(whole_batch, 1 << 16),
+        device,
+        job.tags,
+        clock.stamp,
+        clock.arrived,
+        os.path.join(job.folder, f"status{index}"),
+    )
     rank = Rank(index, job.problem, job.placement, clock, transport, job.steps)
     link.watch(rank)
     link.send("joined")
@@ -116,8 +127,16 @@ def _run(job, index, link):
     link.rank = None  # what follows is ours, not the learner's
     unwaited = [repr(r) for r in transport.outstanding]
     results = {} if unwaited else _finish(rank)
-    return Report(rank.items, {i: v.item() for i, v in rank.losses.items()}, results, rank.seen,
-                  rank.peak, transport.sent, transport.sent_bytes, unwaited)
+    return Report(
+        rank.items,
+        {i: v.item() for i, v in rank.losses.items()},
+        results,
+        rank.seen,
+        rank.peak,
+        transport.sent,
+        transport.sent_bytes,
+        unwaited,
+    )
 
 
 def _join(job, index):
@@ -131,8 +150,13 @@ def _join(job, index):
         torch.cuda.set_device(device)
     # The parent ends a run that takes too long; the group's own limit must not come first.
     store = dist.FileStore(os.path.join(job.folder, "store"), job.size)
-    dist.init_process_group(job.backend, store=store, rank=index, world_size=job.size,
-                            timeout=timedelta(seconds=job.timeout + 60))
+    dist.init_process_group(
+        job.backend,
+        store=store,
+        rank=index,
+        world_size=job.size,
+        timeout=timedelta(seconds=job.timeout + 60),
+    )
     return device
 
 
@@ -195,6 +219,7 @@ class _Link:
         orphaned = parent_process().sentinel
         told = None
         from multiprocessing.connection import wait
+
         while not wait([orphaned], timeout=0.1):
             transport = self.rank and self.rank.transport
             waiting = transport and transport.waiting
@@ -204,8 +229,13 @@ class _Link:
             if waiting and told is None and time.monotonic() - waiting[1] > REPORT_AFTER:
                 told = waiting
                 done = [item.label for item, *_ in self.rank.items]
-                self.send("waiting", describe(waiting[0]), transport.place,
-                          [describe(r) for r in list(transport.outstanding)], done)
+                self.send(
+                    "waiting",
+                    describe(waiting[0]),
+                    transport.place,
+                    [describe(r) for r in list(transport.outstanding)],
+                    done,
+                )
         shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(1)
 
@@ -214,17 +244,21 @@ class _Link:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         frames = traceback.extract_tb(error.__traceback__)
-        self.send("failed", {
-            "type": type(error).__name__,
-            "text": str(error),
-            "ours": isinstance(error, (StepError, TransportError)),
-            "unsolved": isinstance(error, NotImplementedError),
-            "lost peer": isinstance(error, RuntimeError) and "onnection" in str(error)
-            and not isinstance(error, (StepError, TransportError)),
-            "frames": [(f.filename, f.lineno, f.name, f.line) for f in frames],
-            "place": rank.transport.place if rank else "while starting",
-            "now": rank.now if rank else None,
-        })
+        self.send(
+            "failed",
+            {
+                "type": type(error).__name__,
+                "text": str(error),
+                "ours": isinstance(error, (StepError, TransportError)),
+                "unsolved": isinstance(error, NotImplementedError),
+                "lost peer": isinstance(error, RuntimeError)
+                and "onnection" in str(error)
+                and not isinstance(error, (StepError, TransportError)),
+                "frames": [(f.filename, f.lineno, f.name, f.line) for f in frames],
+                "place": rank.transport.place if rank else "while starting",
+                "now": rank.now if rank else None,
+            },
+        )
 
 
 def describe(request):

@@ -1,0 +1,1 @@
+"""The course room: exercises and their checks, release, doctor."""
