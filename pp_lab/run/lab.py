@@ -8,6 +8,7 @@ import torch
 
 from ..schedule.cost import Cost
 from ..schedule.errors import LabError
+from ..schedule.lower import lower
 from ..schedule.op import Op
 from ..schedule.schedule import Schedule, loop
 from ..schedule.text import headline
@@ -137,7 +138,7 @@ class Lab:
             self.problem,
             placement,
             size,
-            schedule.ranks if schedule else program,
+            lower(schedule, cost).ranks if schedule else program,
             tuple((k, f) for k, f in steps.items() if f),
             clock,
             cost,

@@ -14,12 +14,13 @@ Sends are rendezvous: they return when the other side receives.
 
 import functools
 import inspect
+import itertools
 from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 
-from ..schedule.op import Op, Pair, needs
+from ..schedule.op import Move, Op, Pair
 
 
 class StepError(RuntimeError):
@@ -251,32 +252,32 @@ class Rank:
         """The input of micro-batch i, [rows, hidden]: from the rank before, or the data."""
         if self.is_first:
             return self.data(i)
-        return self._recv(self.previous, "forward", i)
+        return self._recv(self.previous, "F", i)
 
     @_call
     def send_forward(self, i, y):
         """Give the output of micro-batch i to the next rank; returns when it is received."""
         if not self.is_last:
-            self._isend(y, self.next, "forward", i).wait()
+            self._isend(y, self.next, "F", i).wait()
 
     @_call
     def recv_backward(self, i):
         """The gradient of micro-batch i's output: from the next rank; None on the last."""
         if not self.is_last:
-            return self._recv(self.next, "backward", i)
+            return self._recv(self.next, "B", i)
 
     @_call
     def send_backward(self, i, dx):
         """Give the gradient of micro-batch i's input to the rank before."""
         if not self.is_first:
-            self._isend(dx, self.previous, "backward", i).wait()
+            self._isend(dx, self.previous, "B", i).wait()
 
     @_call
     def send_forward_recv_backward(self, i, y, j):
         """Send micro-batch i's output to the next rank and, at the same time, receive from it
         the gradient of micro-batch j's output."""
         if not self.is_last:
-            return self._exchange(y, self.next, ("forward", i), ("backward", j))
+            return self._exchange(y, self.next, ("F", i), ("B", j))
 
     @_call
     def send_backward_recv_forward(self, i, dx, j):
@@ -284,7 +285,7 @@ class Rank:
         from it the input of micro-batch j (the data, on the first rank)."""
         if self.is_first:
             return self.data(j)
-        return self._exchange(dx, self.previous, ("backward", i), ("forward", j))
+        return self._exchange(dx, self.previous, ("B", i), ("F", j))
 
     def data(self, i):
         """The inputs of micro-batch i, [rows, hidden]. Only the first rank has them."""
@@ -345,29 +346,31 @@ class Rank:
 
     # ---- inside
 
-    def _recv(self, peer, direction, i):
+    def _recv(self, peer, kind, i):
         tensor = self.empty()
-        self.transport.irecv(tensor, peer, *self._message(direction, i)).wait()
+        self._irecv(tensor, peer, kind, i).wait()
         return tensor
 
-    def _isend(self, tensor, peer, direction, i):
-        return self.transport.isend(tensor, peer, *self._message(direction, i))
+    def _irecv(self, tensor, peer, kind, i):
+        move = Move("RECV", kind, self._own_stage(), self._microbatch(i))
+        return self.transport.irecv(tensor, peer, *self._message(move))
+
+    def _isend(self, tensor, peer, kind, i):
+        move = Move("SEND", kind, self._own_stage(), self._microbatch(i))
+        return self.transport.isend(tensor, peer, *self._message(move.partner))
 
     def _exchange(self, tensor, peer, out, back):
         received = self.empty()
-        requests = [
-            self._isend(tensor, peer, *out),
-            self.transport.irecv(received, peer, *self._message(*back)),
-        ]
+        requests = [self._isend(tensor, peer, *out), self._irecv(received, peer, *back)]
         for request in requests:
             request.wait()
         return received
 
-    def _message(self, direction, i, stage=0):
-        """Tag and name of a message: unique for direction, receiving stage and micro-batch."""
-        i = self._microbatch(i)
-        tag = 1 + 2 * (stage * self.microbatches + i) + (direction == "backward")
-        return tag, f"the {direction} of micro-batch {i}"
+    def _message(self, move):
+        """Tag and name of the message that `move` receives."""
+        tag = 1 + 2 * (move.stage * self.microbatches + move.microbatch) + (move.kind == "B")
+        direction = "forward" if move.kind == "F" else "backward"
+        return tag, f"the {direction} of micro-batch {move.microbatch}"
 
     def _own_stage(self):
         if len(self.modules) != 1:
@@ -392,74 +395,60 @@ class Rank:
 
 
 def execute(rank, row):
-    """Run a rank's row of a schedule: receive what an op needs, run it, send what it made.
+    """Run a rank's row of a lowered schedule (see `pp_lab.schedule.lower`).
 
-    Sends never hold the rank up: they start when the value exists and are waited for at the
-    end. Results for a stage of the same rank stay here and move no message.
+    Sends start when the value exists and are waited for at the end, so they never hold the
+    rank up. Receives start at their place in the row, or one op before, and are waited for by
+    the op that needs them. Results for a stage of the same rank stay here.
     """
-    values, sends, posted = {}, [], {}
+    values, sends, receives = {}, [], {}
 
-    def source(op):
-        """The op whose result `op` starts from; None for data, for the loss and for W."""
-        if (
-            op.kind == "W"
-            or (op.kind == "F" and op.stage == 0)
-            or (op.kind != "F" and op.stage == rank.stages - 1)
-        ):
-            return None
-        return needs(op, rank.stages)[-1]
-
-    def post(op):
-        """Start to receive what `op` starts from, where it comes from another rank."""
-        made = source(op)
-        if made and rank.owner(made) != rank.index and op not in posted:
-            tensor, direction = rank.empty(), "forward" if op.kind == "F" else "backward"
-            posted[op] = (
-                tensor,
-                rank.transport.irecv(
-                    tensor, rank.owner(made), *rank._message(direction, op.microbatch, op.stage)
-                ),
-            )
+    def post(move):
+        if move not in receives:
+            tensor, peer = rank.empty(), rank.owner(move.partner)
+            receives[move] = tensor, rank.transport.irecv(tensor, peer, *rank._message(move))
 
     def fetch(op):
         """The tensor that `op` starts from: the input for F, the output gradient for B, I."""
-        if op in posted:
-            tensor, request = posted.pop(op)
+        if op.kind == "W":
+            return None
+        direction = "F" if op.kind == "F" else "B"
+        move = Move("RECV", direction, op.stage, op.microbatch)
+        if move in receives:
+            tensor, request = receives[move]
             request.wait()
             return tensor
-        if made := source(op):
-            return values.pop(made)
-        return rank.data(op.microbatch) if op.kind == "F" else None
+        source = op.stage + (-1 if direction == "F" else 1)
+        if 0 <= source < rank.stages:
+            return values.pop((direction, source, op.microbatch))
+        return rank.data(op.microbatch) if direction == "F" else None
 
-    def deliver(op, result):
-        """Hand an op's result to the stage that needs it."""
-        direction, stage = (
-            ("forward", op.stage + 1) if op.kind == "F" else ("backward", op.stage - 1)
-        )
-        if op.kind == "W" or not 0 <= stage < rank.stages:
-            return
-        owner = rank.owner(op._replace(stage=stage))
-        if owner == rank.index:
-            values[op if op.kind == "F" else op._replace(kind="I")] = result
-        else:
-            sends.append(
-                rank.transport.isend(result, owner, *rank._message(direction, op.microbatch, stage))
-            )
+    def keep(op, result):
+        if op.kind != "W":
+            values["F" if op.kind == "F" else "B", op.stage, op.microbatch] = result
 
-    # With tags, the next item's receives are under way while this one computes.
-    ahead = 1 if rank.transport.tags else 0
     for k, item in enumerate(row):
         rank.transport.at(f"in {item} of the schedule")
-        for op in (op for later in row[k : k + 1 + ahead] for op in later.parts):
-            post(op)
+        if type(item) is Move:
+            if item.action == "RECV":
+                post(item)
+            else:
+                value = values.pop((item.kind, item.stage, item.microbatch))
+                peer = rank.owner(item.partner)
+                sends.append(rank.transport.isend(value, peer, *rank._message(item.partner)))
+            continue
+        for move in itertools.takewhile(
+            lambda later: getattr(later, "action", 0) == "RECV", itertools.islice(row, k + 1, None)
+        ):
+            post(move)  # under way while this op computes
         inputs = [fetch(op) for op in item.parts]
-        if isinstance(item, Pair):
+        if type(item) is Pair:
             with rank.pair(item):
-                results = [rank.run(*op[:3], x) for op, x in zip(item.parts, inputs, strict=True)]
+                results = [rank.run(*op, x) for op, x in zip(item.parts, inputs, strict=True)]
         else:
             results = [rank.run(*item, inputs[0])]
         for op, result in zip(item.parts, results, strict=True):
-            deliver(op, result)
+            keep(op, result)
     rank.transport.at("at its end")
     for request in sends:
         request.wait()
