@@ -82,11 +82,11 @@ def test_the_last_wrong_stage_is_where_it_begins():
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-12])
 def test_one_wrong_element_is_named_with_its_index(value):
-    grad = RIGHT["block2.weight"].clone()
+    grad = RIGHT["block2.linear.weight"].clone()
     grad[3, 5] += value
-    found = differences(LAB.problem, {**RIGHT, "block2.weight": grad}, RIGHT, None)
-    assert [(d.name, d.index) for d in found] == [("block2.weight", [3, 5])]
-    assert str(found[0]).startswith("block2.weight at [3, 5] is ")
+    found = differences(LAB.problem, {**RIGHT, "block2.linear.weight": grad}, RIGHT, None)
+    assert [(d.name, d.index) for d in found] == [("block2.linear.weight", [3, 5])]
+    assert str(found[0]).startswith("block2.linear.weight at [3, 5] is ")
 
 
 def test_bounds_allow_every_order_of_adding_and_no_more_than_rounding():
@@ -163,8 +163,8 @@ def test_a_right_gradient_with_a_wrong_loss_is_not_accepted():
 
 def test_wrong_weights_after_a_right_gradient_are_not_accepted():
     run = LAB.run(gpipe)
-    run.weights["block0.bias"] = run.weights["block0.bias"] + 1e-9
-    assert "after the optimizer step block0.bias" in str(LAB.check(run))
+    run.weights["block0.linear.bias"] = run.weights["block0.linear.bias"] + 1e-9
+    assert "after the optimizer step block0.linear.bias" in str(LAB.check(run))
 
 
 def test_targets_are_judged_each_by_itself():

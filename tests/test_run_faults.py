@@ -282,8 +282,7 @@ def test_with_tags_the_order_of_receives_is_free():
         m = rank.microbatches
         if rank.index == 0:
             requests = [
-                rank._isend(rank.forward(i, rank.recv_forward(i)), 1, "F", i)
-                for i in range(m)
+                rank._isend(rank.forward(i, rank.recv_forward(i)), 1, "F", i) for i in range(m)
             ]
             for i in range(m):
                 rank.backward(i, rank.recv_backward(i))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .model import Problem
+from .model import OneProcess, Problem
 
 
 @dataclass
@@ -23,24 +23,18 @@ class Difference:
 
 
 def per_microbatch(problem: Problem):
-    """{parameter name: [gradient of micro-batch 0, 1, …]}, each loss divided by m; and for each
-    stage its inputs and its output gradients, by micro-batch."""
-    modules = [problem.module(stage) for stage in range(problem.stages)]
-    grads = {name: [] for stage in range(problem.stages) for name in problem.names(stage)}
-    inputs = [[] for _ in modules]
-    outputs = [[] for _ in modules]
-    for x, target in zip(problem.inputs(), problem.targets(), strict=True):
-        ys = []
-        for stage, module in enumerate(modules):
+    """{parameter name: [gradient of micro-batch 0, 1, …]}, each as it counts in the step; and for
+    each stage its inputs and its output gradients, by micro-batch."""
+    step = OneProcess(problem)
+    grads = {name: [] for name in step.grads()}
+    inputs, outputs = ([[] for _ in step.modules] for _ in range(2))
+    for _, xs, ys in step.microbatches():
+        for stage, (x, y) in enumerate(zip(xs, ys, strict=True)):
             inputs[stage].append(x.detach())
-            x = module(x)
-            x.retain_grad()
-            ys.append(x)
-        (problem.loss(x, target) / problem.microbatches).backward()
-        for stage, module in enumerate(modules):
-            outputs[stage].append(ys[stage].grad)
-            for name, parameter in zip(problem.names(stage), module.parameters(), strict=True):
-                grads[name].append(parameter.grad.clone())
+            outputs[stage].append(y.grad)
+        for name, grad in step.grads().items():
+            grads[name].append(grad.clone())
+        for module in step.modules:
             module.zero_grad()
     return grads, inputs, outputs
 
@@ -66,6 +60,8 @@ def differences(problem, got, expected, allowed):
         for name in problem.names(stage):
             mine, right = got.get(name), expected[name]
             if mine is None:
+                if not right.any():
+                    continue  # nothing depends on it, here as there
                 found.append(Difference(stage, name, [], float("nan"), right.flatten()[0].item()))
                 continue
             off = (mine - right).abs()
@@ -173,5 +169,11 @@ def _stale_orders(m):
 def _backward_with(problem, stage, inputs, outputs, order):
     module = problem.module(stage)
     for i, x in enumerate(inputs):
-        module(x).backward(outputs[order[i]])
-    return dict(zip(problem.names(stage), (p.grad for p in module.parameters()), strict=True))
+        module.microbatch = i
+        y = module(x)
+        if y.requires_grad:
+            y.backward(outputs[order[i]])
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in problem.parameters(stage, module).items()
+    }

@@ -11,7 +11,7 @@ from ..schedule.errors import LabError
 from ..schedule.lower import lower
 from ..schedule.op import Op
 from ..schedule.schedule import Schedule, loop
-from ..schedule.text import headline
+from ..schedule.text import headline, number
 from ..schedule.trace import Event, Trace
 from ..schedule.verify import verify
 from .compare import bounds, diagnose, differences
@@ -32,12 +32,18 @@ class Lab:
     microbatches: into how many equal parts the batch is cut
     batch: rows in the batch; 4 per micro-batch unless given
     hidden: width of every block, so that tensors between stages are [batch/microbatches, hidden]
-    blocks: Linear + activation, how many; 2 per stage unless given
+    blocks: Linear + activation, how many; 2 per stage unless given. Or a list of modules of your
+        own, each taking what the one before gives; then `inputs` and `targets` too
     cut: blocks per stage, like [3, 3, 2, 2]; as even as possible unless given
     activation: "tanh", "relu", "gelu" or "identity"
+    loss: of a micro-batch's output and targets, a scalar; mean squared error unless given
+    reduction: what the step's loss is of the micro-batches' losses: their "mean", their "sum",
+        or, for a function of a micro-batch's targets that gives its weight (its number of
+        tokens, say), their weighted mean
+    inputs, targets: [batch, …]; random numbers unless given
     dtype: "float64", so that equality is exact, or "float32"
     lr: of the one SGD step that every run takes
-    seed: of weights, inputs and targets
+    seed: of weights, inputs and targets, and of dropout
     backend: "gloo" or "nccl"; NCCL where there is a GPU for every rank, else gloo, unless given
     """
 
@@ -51,6 +57,10 @@ class Lab:
         blocks=None,
         cut=None,
         activation="tanh",
+        loss=None,
+        reduction="mean",
+        inputs=None,
+        targets=None,
         dtype="float64",
         lr=0.1,
         seed=0,
@@ -59,32 +69,43 @@ class Lab:
         server()  # starts in the background while the reference is computed
         for name, value in dict(stages=stages, microbatches=microbatches, hidden=hidden).items():
             _whole(name, value)
-        batch = 4 * microbatches if batch is None else _whole("batch", batch)
-        if batch % microbatches:
+        given, blocks = _given_blocks(blocks)
+        data = _given_data(inputs, targets, given, batch)
+        batch = len(data[0]) if data else 4 * microbatches if batch is None else batch
+        if _whole("batch", batch) % microbatches:
             raise ProblemError(
                 f"a batch of {batch} cannot be cut into {microbatches} equal micro-batches. "
                 f"Nearest: {_nearest(batch, microbatches)}"
             )
-        cut = _cut(stages, blocks, cut)
+        dtype = str(dtype).removeprefix("torch.")
         for name, value, known in (
             ("activation", activation, ACTIVATIONS),
-            ("dtype", str(dtype).removeprefix("torch."), DTYPES),
+            ("dtype", dtype, DTYPES),
+            ("backend", backend, (None, "gloo", "nccl")),
         ):
             if value not in known:
-                raise ProblemError(f"{name}={value!r} is not known: choose {' or '.join(known)}")
+                choices = " or ".join(str(k) for k in known if k)
+                raise ProblemError(f"{name}={value!r} is not known: choose {choices}")
+        if reduction not in ("mean", "sum") and not callable(reduction):
+            raise ProblemError(
+                f"reduction={reduction!r} is not known: choose mean or sum, or give a function "
+                "of a micro-batch's targets that gives its weight"
+            )
         self.problem = Problem(
-            cut,
+            _cut(stages, blocks, cut),
             microbatches,
             batch,
             hidden,
-            str(dtype).removeprefix("torch."),
+            dtype,
             activation,
             lr,
             seed,
+            reduction,
+            given,
+            loss,
+            data,
         )
         self.backend = backend
-        if backend not in (None, "gloo", "nccl"):
-            raise ProblemError(f"backend={backend!r} is not known: choose gloo or nccl")
 
     @property
     def stages(self):
@@ -97,6 +118,7 @@ class Lab:
     @cached_property
     def reference(self) -> Result:
         """Loss, gradients and updated weights of the same step in a single process."""
+        self._try_shapes()
         return reference(self.problem)
 
     def run(
@@ -108,6 +130,7 @@ class Lab:
         pace=0.02,
         timeout=60,
         tags=None,
+        recompute=None,
         forward_step=None,
         backward_step=None,
     ):
@@ -121,6 +144,8 @@ class Lab:
         timeout: seconds after which the run is ended
         tags: match messages by direction, stage and micro-batch, or (False) in the order in
             which they were sent, as NCCL does; by default rank programs do without
+        recompute: keep a stage's input only, and run its forward again before its backward: True,
+            a collection of stages, or a function (stage, micro-batch) -> bool
         forward_step, backward_step: take the place of `pp_lab.run.rank`'s functions
 
         Raises RunError, after ending every process, when the run cannot be finished.
@@ -139,6 +164,7 @@ class Lab:
             placement,
             size,
             lower(schedule, cost).ranks if schedule else program,
+            _recompute(recompute, self.stages),
             tuple((k, f) for k, f in steps.items() if f),
             clock,
             cost,
@@ -148,6 +174,7 @@ class Lab:
             timeout,
             "",
         )
+        self._try_shapes()
         began = time.perf_counter()
         reports = launch(job)
         name = schedule.name if schedule else getattr(program, "__name__", "rank program")
@@ -216,6 +243,16 @@ class Lab:
         verify(program)
         return program
 
+    def _try_shapes(self):
+        """Run the blocks once, here, so that a model that cannot run is refused at once."""
+        try:
+            return self.problem.shapes
+        except Exception as error:
+            raise ProblemError(
+                "the blocks cannot run one after the other on the inputs: "
+                f"{type(error).__name__}: {error}"
+            ) from None
+
     def _backend(self, ranks):
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.backend == "nccl" and gpus < ranks:
@@ -257,6 +294,7 @@ class Run:
             for _, result in sorted(report.results.items(), reverse=True):
                 self.grads |= _tensors(result.grads)
                 self.weights |= _tensors(result.weights)
+        self._reports = reports
         self._seen = set().union(*(report.seen for report in reports))
         self._backend = job.backend
 
@@ -286,6 +324,15 @@ class Run:
                         + (f" (nor of {_row(lost[1:])})" if lost[1:] else "")
                         + (f" on stage {stage}" if problem.stages != self.schedule.p else "")
                     )
+        bad = min(
+            (report.not_finite for report in self._reports if report.not_finite), default=None
+        )
+        if bad:
+            time, op = bad
+            return "no", (
+                f"rank {self.schedule.owner(op)}: {op} gave the first NaN or infinity, at time "
+                f"{number(time)}"
+            )
         allowed = None if self.exact else bounds(problem)
         wrong = differences(problem, self.grads, right.grads, allowed)
         if wrong:
@@ -321,6 +368,46 @@ class Run:
 
     def __repr__(self):
         return headline(self.trace)
+
+
+def _given_blocks(blocks):
+    """(the modules, how many) for a list of modules; (None, blocks) for a number."""
+    if blocks is None or isinstance(blocks, int):
+        return None, blocks
+    given = tuple(blocks)
+    for k, block in enumerate(given):
+        if not isinstance(block, torch.nn.Module):
+            raise ProblemError(f"blocks[{k}] is {block!r}, not a module: give a number of blocks, "
+                               "or a list of torch.nn.Module")  # fmt: skip
+    if not any(p.requires_grad for block in given for p in block.parameters()):
+        raise ProblemError("all parameters are frozen: there is nothing to train")
+    return given, len(given)
+
+
+def _given_data(inputs, targets, blocks, batch):
+    if inputs is None and targets is None:
+        if blocks is not None:
+            raise ProblemError("with blocks of your own, give inputs and targets too, [batch, …]")
+        return None
+    for name, value in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            raise ProblemError(f"{name} is {type(value).__name__}: give inputs and targets, both "
+                               "tensors whose first dimension is the batch")  # fmt: skip
+    if len(inputs) != len(targets) or batch not in (None, len(inputs)):
+        raise ProblemError(f"there are {len(inputs)} rows of inputs and {len(targets)} of targets"
+                           + (f" for a batch of {batch}" if batch is not None else "")
+                           + ": these must agree")  # fmt: skip
+    return inputs, targets
+
+
+def _recompute(which, stages):
+    if which is None or callable(which):
+        return which
+    chosen = set(range(stages)) if which is True else set() if which is False else set(which)
+    if not chosen <= set(range(stages)):
+        raise ProblemError(f"recompute names stage {max(chosen)}, but there are only stages 0 to "
+                           f"{stages - 1}")  # fmt: skip
+    return lambda stage, microbatch: stage in chosen
 
 
 def _target(name, got, most):

@@ -15,12 +15,13 @@ Sends are rendezvous: they return when the other side receives.
 import functools
 import inspect
 import itertools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
 
 from ..schedule.op import Move, Op, Pair
+from .split import collect, splittable, weight_gradients
 
 
 class StepError(RuntimeError):
@@ -60,13 +61,14 @@ def forward_step(rank, i, x):
     if not rank.is_first:
         x.requires_grad_()  # so that the backward finds the gradient for the stage before
     y = rank.module(x)
-    return rank.loss(i, y) / rank.microbatches if rank.is_last else y
+    return rank.share(i, rank.loss(i, y)) if rank.is_last else y
 
 
 def backward_step(rank, i, x, y, dy):
     """Gradient of x from dy, the gradient of y (None on the last rank, where y is the loss).
     Adds to the gradients of the stage's weights."""
-    torch.autograd.backward(y, dy)
+    if y.requires_grad:  # not so where all that came before is frozen
+        torch.autograd.backward(y, dy)
     return x.grad
 
 
@@ -77,10 +79,10 @@ class Rank:
     previous, next: the neighbours, None at the ends; module: this rank's stage.
     """
 
-    def __init__(self, index, problem, placement, clock, transport, steps=()):
+    def __init__(self, index, problem, placement, clock, transport, steps=(), recompute=None):
         self.index, self.size = index, max(max(c) for c in placement.copies) + 1
-        self.microbatches, self.shape = problem.microbatches, problem.shape
-        self.dtype, self.device = problem.torch_dtype, transport.device
+        self.microbatches, self.dtype = problem.microbatches, problem.torch_dtype
+        self.device, self.recompute = transport.device, recompute
         self.placement, self.clock, self.transport = placement, clock, transport
         self.forward_step, self.backward_step = forward_step, backward_step
         for name, step in steps:
@@ -94,7 +96,9 @@ class Rank:
         held = {stage for _, stage in self.modules}
         self._inputs = self._on_device(problem.inputs()) if 0 in held else None
         self._targets = self._on_device(problem.targets()) if self.stages - 1 in held else None
-        self.saved = {}  # (stage, micro-batch) -> (x, y), from the forward to the backward
+        self.saved = {}  # (stage, micro-batch) -> what the backward needs
+        self.split = set()  # the (stage, micro-batch) whose backward comes as I and W
+        self.not_finite = None  # the first op that gave NaN or infinity, and when
         self.seen = set()  # the F, I and W that this rank has done
         self.peak = 0  # most activations held at once
         self.items = []  # (item, start, end), in order
@@ -125,6 +129,11 @@ class Rank:
         return self.modules[self._copy, self._stage]
 
     @property
+    def shape(self):
+        """Of what this rank's stage takes for one micro-batch."""
+        return self.problem.shapes[self._stage][0]
+
+    @property
     def now(self):
         """The time on this rank's clock."""
         return self.clock.now
@@ -152,13 +161,21 @@ class Rank:
             )
         return self.problem.loss(y, self._targets[self._microbatch(i)])
 
+    def share(self, i, loss):
+        """What the loss of micro-batch i contributes to the loss of the step: loss / m, unless
+        the lab has another reduction. Only the last stage knows."""
+        return self.problem.share(loss, i, self._targets)
+
     def run(self, kind, stage, i, tensor):
         """Run one op and give its result: y for F, the input gradient for B and I."""
         op = Op(kind, stage, self._microbatch(i))
         self._check(op, tensor)
         start = self.clock.start()
         self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
+        self.module.microbatch = i
         result = getattr(self, f"_run_{kind}")(op, tensor)
+        if self.not_finite is None and result is not None and not result.isfinite().all():
+            self.not_finite = self.now, op
         self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
         if self._open is None:
             self.items.append((op, start, self.clock.stop(op, start)))
@@ -173,23 +190,48 @@ class Rank:
         self.items.append((item, start, self.clock.stop(item, start)))
 
     def _run_F(self, op, x):
+        again = self.recompute is not None and self.recompute(op.stage, op.microbatch)
+        later = [] if op[1:] in self.split else None
+        with torch.no_grad() if again else nullcontext():
+            y = self._forward(op, x, None if again else later)
+        self.saved[op[1:]] = (x, None if again else y, later)
+        self.peak = max(self.peak, len(self.saved))
+        if op.stage == self.stages - 1:
+            self.losses[op.microbatch] = y.detach()
+        return y.detach()
+
+    def _forward(self, op, x, later):
+        """Run the stage; its Linears put the second halves of their backwards into `later`."""
+        collect(self.module, later)
         y = self.forward_step(self, op.microbatch, x)
+        collect(self.module, None)
         last = op.stage == self.stages - 1
-        want = () if last else tuple(self.shape)
+        want = () if last else self.problem.shapes[op.stage + 1][0]
         if not isinstance(y, torch.Tensor) or tuple(y.shape) != want:
             got = f"shape {list(y.shape)}" if isinstance(y, torch.Tensor) else repr(y)
             raise StepError(
                 f"the forward of {op} gave {got}, not "
                 + ("the loss, a scalar" if last else f"a tensor of shape {list(want)}")
             )
-        self.saved[op.stage, op.microbatch] = (x, y)
-        self.peak = max(self.peak, len(self.saved))
-        if last:
-            self.losses[op.microbatch] = y.detach()
-        return y.detach()
+        return y
 
     def _run_B(self, op, dy):
-        x, y = self.saved.pop((op.stage, op.microbatch))
+        dx = self._backward(op, dy)
+        self.saved.pop(op[1:])
+        return dx
+
+    def _run_I(self, op, dy):
+        dx = self._backward(op, dy)
+        self.saved[op[1:]] = self.saved[op[1:]][2]  # only what W needs stays
+        return dx
+
+    def _run_W(self, op, _):
+        weight_gradients(self.saved.pop(op[1:]))
+
+    def _backward(self, op, dy):
+        x, y, later = self.saved[op[1:]]
+        if y is None:  # to be computed a second time
+            y = self._forward(op, x, later)
         dx = self.backward_step(self, op.microbatch, x, y, dy)
         if op.stage > 0 and (not isinstance(dx, torch.Tensor) or dx.shape != x.shape):
             raise StepError(
@@ -197,18 +239,7 @@ class Rank:
                 f"before needs the gradient of its output, shape {list(x.shape)}. Was the input "
                 "detached, or requires_grad_() forgotten, before the stage ran on it?"
             )
-        return dx
-
-    def _run_I(self, op, dy):
-        x, y = self.saved[op.stage, op.microbatch]
-        self.saved[op.stage, op.microbatch] = (x, y, dy)
-        if op.stage == 0:
-            return None  # nobody needs the gradient of the data
-        return torch.autograd.grad(y, x, dy, retain_graph=True)[0]
-
-    def _run_W(self, op, _):
-        _, y, dy = self.saved.pop((op.stage, op.microbatch))
-        torch.autograd.backward(y, dy, inputs=list(self.module.parameters()))
+        return None if op.stage == 0 else dx
 
     def _check(self, op, tensor):
         name = {"F": "forward", "B": "backward"}.get(op.kind, op.kind)
@@ -234,15 +265,17 @@ class Rank:
                     "from the loss: its output gradient is None"
                 )
             return
-        kind = "its input" if op.kind == "F" else "the gradient of its output"
+        forward = op.kind == "F"
+        kind = "its input" if forward else "the gradient of its output"
+        shape = self.problem.shapes[op.stage if forward else op.stage + 1][0]
         if not isinstance(tensor, torch.Tensor):
             raise StepError(
                 f"{name} of micro-batch {op.microbatch} needs {kind}, a tensor, but got {tensor!r}"
             )
-        if tuple(tensor.shape) != tuple(self.shape):
+        if tuple(tensor.shape) != shape:
             raise StepError(
-                f"{name} of micro-batch {op.microbatch} needs {kind}, shape "
-                f"{list(self.shape)}, but got shape {list(tensor.shape)}"
+                f"{name} of micro-batch {op.microbatch} needs {kind}, shape {list(shape)}, but got "
+                f"shape {list(tensor.shape)}"
             )
 
     # ---- communication, micro-batch by micro-batch
@@ -294,8 +327,8 @@ class Rank:
         return self._inputs[self._microbatch(i)]
 
     def empty(self):
-        """An uninitialised [rows, hidden] tensor, to receive into."""
-        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        """An uninitialised tensor of the shape of this stage's input, to receive into."""
+        return self._empty(self._stage)
 
     # ---- communication with torch.distributed's names and meaning
 
@@ -346,24 +379,32 @@ class Rank:
 
     # ---- inside
 
+    def _empty(self, stage):
+        shape, dtype = self.problem.shapes[stage]
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
     def _recv(self, peer, kind, i):
-        tensor = self.empty()
-        self._irecv(tensor, peer, kind, i).wait()
+        tensor, request = self._irecv(peer, kind, i)
+        request.wait()
         return tensor
 
-    def _irecv(self, tensor, peer, kind, i):
-        move = Move("RECV", kind, self._own_stage(), self._microbatch(i))
-        return self.transport.irecv(tensor, peer, *self._message(move))
+    def _irecv(self, peer, kind, i):
+        return self.post(Move("RECV", kind, self._own_stage(), self._microbatch(i)), peer)
+
+    def post(self, move, peer):
+        """Start to receive what `move` says; returns the tensor and the request."""
+        tensor = self._empty(move.stage if move.kind == "F" else move.stage + 1)
+        return tensor, self.transport.irecv(tensor, peer, *self._message(move))
 
     def _isend(self, tensor, peer, kind, i):
         move = Move("SEND", kind, self._own_stage(), self._microbatch(i))
         return self.transport.isend(tensor, peer, *self._message(move.partner))
 
     def _exchange(self, tensor, peer, out, back):
-        received = self.empty()
-        requests = [self._isend(tensor, peer, *out), self._irecv(received, peer, *back)]
-        for request in requests:
-            request.wait()
+        sent = self._isend(tensor, peer, *out)
+        received, request = self._irecv(peer, *back)
+        sent.wait()
+        request.wait()
         return received
 
     def _message(self, move):
@@ -402,11 +443,13 @@ def execute(rank, row):
     the op that needs them. Results for a stage of the same rank stay here.
     """
     values, sends, receives = {}, [], {}
+    rank.split |= {op[1:] for item in row for op in item.parts if op.kind == "W"}
+    for module in rank.modules.values() if rank.split else ():
+        splittable(module)
 
     def post(move):
         if move not in receives:
-            tensor, peer = rank.empty(), rank.owner(move.partner)
-            receives[move] = tensor, rank.transport.irecv(tensor, peer, *rank._message(move))
+            receives[move] = rank.post(move, rank.owner(move.partner))
 
     def fetch(op):
         """The tensor that `op` starts from: the input for F, the output gradient for B, I."""

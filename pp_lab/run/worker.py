@@ -42,6 +42,7 @@ class Job:
     placement: Placement
     size: int
     program: object  # a function of a Rank, or each rank's row of a schedule
+    recompute: object  # None, or a function (stage, micro-batch) -> bool
     steps: tuple  # pairs ("forward_step" or "backward_step", function)
     clock: str
     cost: Cost
@@ -61,6 +62,7 @@ class Report:
     results: dict  # copy -> Result
     seen: set
     peak: int
+    not_finite: tuple | None  # (time, op) of the first op that gave NaN or infinity
     sent: int
     sent_bytes: int
     unwaited: list = field(default_factory=list)
@@ -104,19 +106,18 @@ def _run(job, index, link):
         "wall": WallClock,
         "pace": lambda: PaceClock(job.cost, job.pace),
     }[job.clock]()
-    rows, hidden = job.problem.shape
-    whole_batch = rows * hidden * job.problem.microbatches * job.problem.torch_dtype.itemsize
+    longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
     transport = Transport(
         index,
         job.size,
-        max(whole_batch, 1 << 16),
+        max(longest * job.problem.microbatches, 1 << 16),
         device,
         job.tags,
         clock.stamp,
         clock.arrived,
         os.path.join(job.folder, f"status{index}"),
     )
-    rank = Rank(index, job.problem, job.placement, clock, transport, job.steps)
+    rank = Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
     link.watch(rank)
     link.send("joined")
     clock.begin(link.connection.recv())
@@ -133,6 +134,7 @@ def _run(job, index, link):
         results,
         rank.seen,
         rank.peak,
+        rank.not_finite,
         transport.sent,
         transport.sent_bytes,
         unwaited,
@@ -179,15 +181,20 @@ def _finish(rank):
 
 def _sum_copies(rank):
     """Every copy of a stage ends up with the sum of all copies' gradients."""
-    transport = rank.transport
+    transport, problem = rank.transport, rank.problem
+    held = [
+        (stage, copy, name, parameter)
+        for (copy, stage), module in rank.modules.items()
+        for name, parameter in problem.parameters(stage, module).items()
+    ]
+    sizes = (p.numel() * p.element_size() for *_, p in held)
+    transport.capacity = max(transport.capacity, *sizes)
     received, sends = [], []
-    for (copy, stage), module in sorted(rank.modules.items(), key=lambda held: held[0][::-1]):
+    for stage, copy, name, parameter in sorted(held, key=lambda entry: entry[:3]):
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         for other, owners in enumerate(rank.placement.copies):
-            if other == copy:
-                continue
-            for k, parameter in enumerate(module.parameters()):
-                grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                what = f"the gradient of stage {stage}, parameter {k}"
+            if other != copy:
+                what = f"the gradient of {name}"
                 sends.append(transport.isend(grad.clone(), owners[stage], 0, what))
                 received.append((parameter, grad, copy, other, owners[stage], what))
     for parameter, grad, copy, other, owner, what in received:
