@@ -12,22 +12,22 @@ BIN = 4  # width of the stretch of time whose shares are drawn
 
 
 def faces(schedule, item):
-    """What is seen of an item: for each of its ops (kind, whole label, number, op)."""
+    """What is seen of an item: for each of its ops (kind, whole label, shorter label, op)."""
     if isinstance(item, Move):
         stage = "" if schedule.label(item) == item.label else item.stage
         sign = KINDS[item.action].sign
-        whole = f"{sign}{stage}{item.kind}{item.microbatch}"
-        return [(item.action, whole, str(item.microbatch), item)]
+        label = f"{stage}{item.kind}{item.microbatch}"
+        return [(item.action, sign + label, label, item)]
     return [(op.kind, schedule.label(op), str(op.microbatch), op) for op in item.parts]
 
 
 def label_sizes(traces):
-    """How to label the boxes of each lane: {lane: (whole labels or numbers, {kind: font size})}.
+    """How to label the boxes of each lane: {lane: (whole labels or not, {kind: font size})}.
 
     traces: pairs (trace, pixels per unit of its time). The ops of one kind share the largest
     size at which most of them hold their label. Where whole labels do not fit for every kind
-    of a lane, all of the lane get the number of the micro-batch, or nothing. None where most
-    boxes are too narrow to be drawn at all.
+    of a lane, all of the lane get the shorter one (of an op, the number of its micro-batch) or
+    nothing. None where most boxes are too narrow to be drawn at all.
     """
     widths = sorted(
         float(event.end - event.start) * scale
@@ -41,9 +41,9 @@ def label_sizes(traces):
     for trace, scale in traces:
         for event in trace.events:
             width = float(event.end - event.start) * scale
-            for kind, whole, number, _ in faces(trace.schedule, event.op):
+            for kind, whole, short, _ in faces(trace.schedule, event.op):
                 lane = found.setdefault(event.lane, {})
-                lane.setdefault(kind, []).append((_width(whole), _width(number), width))
+                lane.setdefault(kind, []).append((_width(whole), _width(short), width))
     return {lane: _sizes(kinds) for lane, kinds in found.items()}
 
 
@@ -85,8 +85,8 @@ def boxes(row, events, scale, labels, marks):
         width = float(event.end - event.start) * scale
         seen = faces(schedule, event.op)
         parts = []
-        for kind, whole, number, op in seen:
-            text = whole if whole_labels else number
+        for kind, whole, short, op in seen:
+            text = whole if whole_labels else short
             most = min(largest[kind], row.height / len(seen) - 1)
             size = next((s for s in SIZES if s <= most and _fits(_width(text), width, s)), 0)
             parts.append(Part(kind, shades(op), text if size else "", size))

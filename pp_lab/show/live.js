@@ -201,7 +201,7 @@
     live.addEventListener("keydown", (event) => {
       const cell = cellOf(event.target);
       if (!cell || !/^(Arrow|Home$|End$)/.test(event.key)) return;
-      event.preventDefault();
+      event.preventDefault(); // or the page scrolls and JupyterLab goes to the next cell
       event.stopPropagation();
       const to = next(cell, event.key);
       if (to) focus(to);
@@ -217,8 +217,6 @@
 
     show(null);
     if (cells.length) cells[0].node.setAttribute("tabindex", 0);
-    // JupyterLab's own shortcuts would take the arrow keys to move between cells.
-    live.setAttribute("data-lm-suppress-shortcuts", "true");
     live.style.cssText = `background:${tone("paper")};max-width:${data.width}px`;
     live.append(svg, says);
     return live;
