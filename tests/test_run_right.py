@@ -268,7 +268,7 @@ def test_impossible_labs_are_refused_with_the_nearest_values(arguments, sentence
 def test_nccl_without_a_gpu_per_rank_is_refused():
     if torch.cuda.device_count() >= 2:
         pytest.skip("this machine has a GPU for every rank")
-    with pytest.raises(ProblemError, match="NCCL needs a GPU for every rank: 2 ranks"):
+    with pytest.raises(ProblemError, match="NCCL needs a GPU for every rank, .*: 2 ranks"):
         pp.Lab(2, 2, backend="nccl").run(gpipe)
 
 

@@ -2,8 +2,28 @@
 
 import time
 
+import torch
 
-class VirtualClock:
+
+class Clock:
+    """What all clocks have: when an op starts and stops, and what travels with a message."""
+
+    def begin(self, zero):
+        """The run begins at `zero` of the machine's clock."""
+
+    def stamp(self):
+        """The sender's time, to travel with a message; None where clocks are not declared."""
+        return None
+
+    def arrived(self, stamp):
+        """A message with this stamp has arrived."""
+
+    def settled(self, items):
+        """The (item, start, end) of the whole run, as numbers."""
+        return items
+
+
+class VirtualClock(Clock):
     """A Lamport clock with durations: work is real, time is declared.
 
     Each op takes what the cost model says, and a message is there `cost.comm` after the
@@ -12,9 +32,6 @@ class VirtualClock:
 
     def __init__(self, cost):
         self.cost, self.now = cost, 0
-
-    def begin(self, zero):
-        pass
 
     def stamp(self):
         return self.now
@@ -30,7 +47,7 @@ class VirtualClock:
         return self.now
 
 
-class WallClock:
+class WallClock(Clock):
     """Seconds since `zero`, a moment of the machine's clock at which all ranks begin."""
 
     zero = 0.0
@@ -43,12 +60,6 @@ class WallClock:
     @property
     def now(self):
         return self.start()
-
-    def stamp(self):
-        return None
-
-    def arrived(self, stamp):
-        pass
 
     def start(self):
         return time.monotonic() - self.zero
@@ -74,3 +85,38 @@ class PaceClock(WallClock):
         end = self.zero + (start + float(self.cost.of(item))) * self.unit
         time.sleep(max(0.0, end - time.monotonic()))
         return self.start()
+
+
+class CudaClock(WallClock):
+    """Seconds as the GPU's stream sees them: an op is there from when its first kernel starts.
+
+    The host only enqueues work, so its own clock would measure nothing. Needs a GPU, and has
+    not been tried on one.
+    """
+
+    def begin(self, zero):
+        torch.cuda.synchronize()
+        super().begin(zero)
+        self.first = self._mark()
+
+    def start(self):
+        return self._mark()
+
+    def stop(self, item, start):
+        return self._mark()
+
+    @property
+    def now(self):
+        return time.monotonic() - self.zero
+
+    def settled(self, items):
+        torch.cuda.synchronize()
+        return [
+            (item, *(self.first.elapsed_time(mark) / 1000 for mark in marks))
+            for item, *marks in items
+        ]
+
+    def _mark(self):
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark

@@ -1,6 +1,7 @@
 """`Lab`: a problem, its reference, real runs of it, and the comparison."""
 
 import inspect
+import os
 import time
 from functools import cached_property
 
@@ -66,7 +67,8 @@ class Lab:
         seed=0,
         backend=None,
     ):
-        server()  # starts in the background while the reference is computed
+        if "LOCAL_WORLD_SIZE" not in os.environ:  # under torchrun the ranks are there already
+            server()  # starts in the background while the reference is computed
         for name, value in dict(stages=stages, microbatches=microbatches, hidden=hidden).items():
             _whole(name, value)
         given, blocks = _given_blocks(blocks)
@@ -92,18 +94,18 @@ class Lab:
                 "of a micro-batch's targets that gives its weight"
             )
         self.problem = Problem(
-            _cut(stages, blocks, cut),
-            microbatches,
-            batch,
-            hidden,
-            dtype,
-            activation,
-            lr,
-            seed,
-            reduction,
-            given,
-            loss,
-            data,
+            cut=_cut(stages, blocks, cut),
+            microbatches=microbatches,
+            batch=batch,
+            hidden=hidden,
+            dtype=dtype,
+            activation=activation,
+            lr=lr,
+            seed=seed,
+            reduction=reduction,
+            given_blocks=given,
+            given_loss=loss,
+            given_data=data,
         )
         self.backend = backend
 
@@ -130,9 +132,11 @@ class Lab:
         pace=0.02,
         timeout=60,
         tags=None,
+        placement=None,
         recompute=None,
         forward_step=None,
         backward_step=None,
+        start=launch,
     ):
         """Train one step on fresh processes, one per rank; returns a `Run`.
 
@@ -144,9 +148,11 @@ class Lab:
         timeout: seconds after which the run is ended
         tags: match messages by direction, stage and micro-batch, or (False) in the order in
             which they were sent, as NCCL does; by default rank programs do without
+        placement: for a rank program, which rank owns which stage; stage s on rank s unless given
         recompute: keep a stage's input only, and run its forward again before its backward: True,
             a collection of stages, or a function (stage, micro-batch) -> bool
         forward_step, backward_step: take the place of `pp_lab.run.rank`'s functions
+        start: starts the ranks and brings home what they report; see `pp_lab.run.cluster`
 
         Raises RunError, after ending every process, when the run cannot be finished.
         """
@@ -156,29 +162,28 @@ class Lab:
         if not (isinstance(pace, (int, float)) and pace > 0):
             raise ProblemError(f"pace={pace!r}: give the seconds that one unit of cost takes")
         schedule = self._schedule(program)
-        placement = schedule.placement if schedule else loop(self.stages)
-        size = schedule.p if schedule else self.stages
+        placement = schedule.placement if schedule else placement or loop(self.stages)
+        size = schedule.p if schedule else 1 + max(max(copy) for copy in placement.copies)
         steps = {"forward_step": forward_step, "backward_step": backward_step}
-        job = Job(
-            self.problem,
-            placement,
-            size,
-            lower(schedule, cost).ranks if schedule else program,
-            _recompute(recompute, self.stages),
-            tuple((k, f) for k, f in steps.items() if f),
-            clock,
-            cost,
-            pace,
-            self._backend(size),
-            bool(schedule) if tags is None else tags,
-            timeout,
-            "",
-        )
         self._try_shapes()
+        job = Job(
+            name=schedule.name if schedule else getattr(program, "__name__", "rank program"),
+            problem=self.problem,
+            placement=placement,
+            size=size,
+            program=lower(schedule, cost).ranks if schedule else program,
+            recompute=_recompute(recompute, self.stages),
+            steps=tuple((name, step) for name, step in steps.items() if step),
+            clock=clock,
+            cost=cost,
+            pace=pace,
+            backend=self._backend(size),
+            tags=bool(schedule) if tags is None else tags,
+            timeout=timeout,
+        )
         began = time.perf_counter()
-        reports = launch(job)
-        name = schedule.name if schedule else getattr(program, "__name__", "rank program")
-        return Run(self, name, job, reports, time.perf_counter() - began)
+        reports = start(job)
+        return reports and Run(self, job, reports, time.perf_counter() - began)
 
     def check(self, run, *, makespan=None, peak=None, messages=None) -> Score:
         """Compare a run with the reference, elementwise, and with targets where they are given.
@@ -255,10 +260,11 @@ class Lab:
 
     def _backend(self, ranks):
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))  # torchrun's, on this machine
         if self.backend == "nccl" and gpus < ranks:
             raise ProblemError(
-                f"NCCL needs a GPU for every rank: {ranks} ranks, {gpus} GPUs. "
-                "Use fewer stages, or backend='gloo', which runs on the CPU"
+                f"NCCL needs a GPU for every rank, since ranks cannot share one: {ranks} ranks, "
+                f"{gpus} GPUs. Use fewer stages, or backend='gloo', which runs on the CPU"
             )
         return self.backend or ("nccl" if gpus >= ranks else "gloo")
 
@@ -272,10 +278,10 @@ class Run:
     seconds: from the call of `lab.run` to its return, starting the processes included
     """
 
-    def __init__(self, lab, name, job, reports, seconds):
+    def __init__(self, lab, job, reports, seconds):
         self.lab, self.seconds = lab, seconds
         items = [[item for item, *_ in report.items] for report in reports]
-        self.schedule = Schedule(name, items, job.placement, lab.microbatches)
+        self.schedule = Schedule(job.name, items, job.placement, lab.microbatches)
         events = [
             Event(rank, "compute", *entry)
             for rank, report in enumerate(reports)

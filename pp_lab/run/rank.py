@@ -15,6 +15,7 @@ Sends are rendezvous: they return when the other side receives.
 import functools
 import inspect
 import itertools
+import math
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -70,6 +71,11 @@ def backward_step(rank, i, x, y, dy):
     if y.requires_grad:  # not so where all that came before is frozen
         torch.autograd.backward(y, dy)
     return x.grad
+
+
+def _finite(tensor):
+    """Whether no NaN or infinity is in a tensor. The sum is quick, and nearly always enough."""
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 class Rank:
@@ -174,7 +180,7 @@ class Rank:
         self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
         self.module.microbatch = i
         result = getattr(self, f"_run_{kind}")(op, tensor)
-        if self.not_finite is None and result is not None and not result.isfinite().all():
+        if self.not_finite is None and result is not None and not _finite(result):
             self.not_finite = self.now, op
         self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
         if self._open is None:
@@ -202,9 +208,11 @@ class Rank:
 
     def _forward(self, op, x, later):
         """Run the stage; its Linears put the second halves of their backwards into `later`."""
-        collect(self.module, later)
+        if later is not None:
+            collect(self.module, later)
         y = self.forward_step(self, op.microbatch, x)
-        collect(self.module, None)
+        if later is not None:
+            collect(self.module, None)
         last = op.stage == self.stages - 1
         want = () if last else self.problem.shapes[op.stage + 1][0]
         if not isinstance(y, torch.Tensor) or tuple(y.shape) != want:

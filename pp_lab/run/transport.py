@@ -97,16 +97,17 @@ class Transport:
     """Point-to-point messages of one rank.
 
     capacity: bytes of the longest message that can be received. tags=False matches messages
-    in the order in which they were sent, as NCCL does, whatever their tags. `stamp()` gives
-    what travels with each message (the sender's clock); `arrived(stamp)` is told on receipt.
+    in the order in which they were sent, as NCCL does, whatever their tags. The clock's stamp
+    travels with each message. status: a file that says which call the rank is in.
     """
 
-    def __init__(self, rank, size, capacity, device, tags, stamp, arrived, status):
+    def __init__(self, rank, size, capacity, device, tags, clock, status):
         self.rank, self.size, self.device, self.tags = rank, size, device, tags
         self.capacity = capacity
-        self.stamp, self.arrived = stamp, arrived
+        self.clock = clock
         self.group = dist.group.WORLD
         self._heads = {}
+        self._free = []  # buffers of messages that have been unpacked
         self.outstanding = []  # requests that are not done, oldest first
         self.waiting = None  # the request in whose wait() the rank is, and since when
         with open(status, "wb") as file:
@@ -115,6 +116,11 @@ class Transport:
             self._status = mmap.mmap(file.fileno(), STATUS)
         self.at("at its start")
         self.sent = self.sent_bytes = self.collectives = 0
+
+    def make_room(self, size):
+        """From now on, allow messages of `size` bytes at least."""
+        if size > self.capacity:
+            self.capacity, self._free = size, []
 
     def at(self, place):
         """Note the call that the rank is in, where the parent can read it whatever happens."""
@@ -126,7 +132,7 @@ class Transport:
         self._check(tensor, dst, "dst", "isend")
         request = Request(self, "isend", tensor, dst, tag, what)
         size = tensor.numel() * tensor.element_size()
-        stamp = self.stamp()
+        stamp = self.clock.stamp()
         head = self._head(tag, tensor, what)
         head += b"\0" if stamp is None else pickle.dumps(stamp)
         if len(head) > HEADER:
@@ -150,12 +156,7 @@ class Transport:
     def irecv(self, tensor, src, tag=0, what="a tensor"):
         self._check(tensor, src, "src", "irecv")
         request = Request(self, "irecv", tensor, src, tag, what)
-        # Room for the longest message there is: gloo would abort on one that does not fit.
-        # NCCL moves just as many bytes as the receiver asks for.
-        room = tensor.numel() * tensor.element_size()
-        if self.device.type == "cpu":
-            room = self.capacity
-        request.buffer = torch.empty(HEADER + room, dtype=torch.uint8, device=self.device)
+        request.buffer = self._room(tensor)
         request.work = self.group.recv([request.buffer], src, tag if self.tags else 0)
         self.outstanding.append(request)
         return request
@@ -178,8 +179,18 @@ class Transport:
         payload = message[HEADER : HEADER + tensor.numel() * tensor.element_size()]
         with torch.no_grad():
             tensor.view(-1).view(torch.uint8).copy_(payload)
+        self._free.append(request.buffer)
         request.buffer = None
-        self.arrived(pickle.loads(stamp) if stamp[0] else None)
+        self.clock.arrived(pickle.loads(stamp) if stamp[0] else None)
+
+    def _room(self, tensor):
+        """A buffer to receive into: with room for the longest message there is, for gloo would
+        abort on one that does not fit. NCCL moves just as many bytes as the receiver asks for."""
+        if self.device.type == "cpu" and self._free:
+            return self._free.pop()
+        size = tensor.numel() * tensor.element_size()
+        room = self.capacity if self.device.type == "cpu" else size
+        return torch.empty(HEADER + room, dtype=torch.uint8, device=self.device)
 
     def _head(self, tag, tensor, what):
         """The part of a header that is known beforehand: how long it is, then what comes."""

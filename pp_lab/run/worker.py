@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from ..schedule.cost import Cost
 from ..schedule.schedule import Placement
-from .clocks import PaceClock, VirtualClock, WallClock
+from .clocks import CudaClock, PaceClock, VirtualClock, WallClock
 from .model import Problem, finish
 from .rank import Rank, StepError, execute
 from .transport import Transport, TransportError
@@ -38,6 +38,7 @@ REPORT_AFTER = 0.25  # seconds in one wait after which a rank says for whom it w
 class Job:
     """What every rank of a run is told."""
 
+    name: str
     problem: Problem
     placement: Placement
     size: int
@@ -50,7 +51,7 @@ class Job:
     backend: str
     tags: bool
     timeout: float
-    folder: str
+    folder: str = ""  # where the processes of one machine meet
 
 
 @dataclass
@@ -99,45 +100,51 @@ def _file(folder, name):
 
 
 def _run(job, index, link):
+    rank = prepare(job, index, _join(job, index), os.path.join(job.folder, f"status{index}"))
+    link.watch(rank)
+    link.send("joined")
+    rank.clock.begin(link.connection.recv())
+    carry_out(job, rank)
+    link.rank = None  # what follows is ours, not the learner's
+    return report(rank)
+
+
+def prepare(job, index, device, status):
+    """The `Rank` for a process that has joined its group; `status`: see `Transport`."""
     torch.set_num_threads(1)
-    device = _join(job, index)
     clock = {
         "virtual": lambda: VirtualClock(job.cost),
-        "wall": WallClock,
+        "wall": CudaClock if device.type == "cuda" else WallClock,
         "pace": lambda: PaceClock(job.cost, job.pace),
     }[job.clock]()
     longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
-    transport = Transport(
-        index,
-        job.size,
-        max(longest * job.problem.microbatches, 1 << 16),
-        device,
-        job.tags,
-        clock.stamp,
-        clock.arrived,
-        os.path.join(job.folder, f"status{index}"),
-    )
-    rank = Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
-    link.watch(rank)
-    link.send("joined")
-    clock.begin(link.connection.recv())
+    capacity = max(longest * job.problem.microbatches, 1 << 16)
+    transport = Transport(index, job.size, capacity, device, job.tags, clock, status)
+    return Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
+
+
+def carry_out(job, rank):
+    """Run the learner's program, or this rank's row of the schedule."""
     if callable(job.program):
         job.program(rank)
     else:
-        execute(rank, job.program[index])
-    link.rank = None  # what follows is ours, not the learner's
-    unwaited = [repr(r) for r in transport.outstanding]
-    results = {} if unwaited else _finish(rank)
+        execute(rank, job.program[rank.index])
+
+
+def report(rank):
+    """End the step, and sum up what the rank did."""
+    unwaited = [repr(r) for r in rank.transport.outstanding]
+    sent, sent_bytes = rank.transport.sent, rank.transport.sent_bytes
     return Report(
-        rank.items,
-        {i: v.item() for i, v in rank.losses.items()},
-        results,
-        rank.seen,
-        rank.peak,
-        rank.not_finite,
-        transport.sent,
-        transport.sent_bytes,
-        unwaited,
+        items=rank.clock.settled(rank.items),
+        losses={i: v.item() for i, v in rank.losses.items()},
+        results={} if unwaited else _finish(rank),
+        seen=rank.seen,
+        peak=rank.peak,
+        not_finite=rank.not_finite,
+        sent=sent,
+        sent_bytes=sent_bytes,
+        unwaited=unwaited,
     )
 
 
@@ -188,7 +195,7 @@ def _sum_copies(rank):
         for name, parameter in problem.parameters(stage, module).items()
     ]
     sizes = (p.numel() * p.element_size() for *_, p in held)
-    transport.capacity = max(transport.capacity, *sizes)
+    transport.make_room(max(sizes))
     received, sends = [], []
     for stage, copy, name, parameter in sorted(held, key=lambda entry: entry[:3]):
         grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
