@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_a_schedule_generator_runs_on_the_wall_clock(tmp_path):
     (["programs.py", "--schedule", "nothing"], "there is no nothing in it"),
     (["programs.py"], "name one with --schedule"),
     (["no_such_file.py"], "cannot read"),
-    (["programs.py", "--schedule", "gpipe", "--stages", "3"], "started 1 ranks, and gpipe is for 3"),
+    (["programs.py", "--schedule", "gpipe", "--stages", "3"], "started 1 ranks, .* for 3"),
     (["programs.py", "--schedule", "gpipe", "--backend", "nccl"], "NCCL needs a GPU for every"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_with_a_sentence(arguments, sentence):
@@ -71,7 +72,7 @@ def test_what_does_not_fit_is_refused_with_a_sentence(arguments, sentence):
         capture_output=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
-    assert sentence in done.stderr
+    assert re.search(sentence, done.stderr)
     assert "Traceback" not in done.stderr
 
 

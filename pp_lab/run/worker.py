@@ -188,28 +188,31 @@ def _finish(rank):
 
 def _sum_copies(rank):
     """Every copy of a stage ends up with the sum of all copies' gradients."""
-    transport, problem = rank.transport, rank.problem
-    held = [
-        (stage, copy, name, parameter)
+    transport, copies = rank.transport, rank.placement.copies
+    held = {
+        (stage, name, copy): parameter
         for (copy, stage), module in rank.modules.items()
-        for name, parameter in problem.parameters(stage, module).items()
-    ]
-    sizes = (p.numel() * p.element_size() for *_, p in held)
-    transport.make_room(max(sizes))
-    received, sends = [], []
-    for stage, copy, name, parameter in sorted(held, key=lambda entry: entry[:3]):
-        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        for other, owners in enumerate(rank.placement.copies):
-            if other != copy:
-                what = f"the gradient of {name}"
-                sends.append(transport.isend(grad.clone(), owners[stage], 0, what))
-                received.append((parameter, grad, copy, other, owners[stage], what))
-    for parameter, grad, copy, other, owner, what in received:
-        theirs = torch.empty_like(grad)
-        transport.irecv(theirs, owner, 0, what).wait()
-        parameter.grad = grad + theirs if copy < other else theirs + grad
+        for name, parameter in rank.problem.parameters(stage, module).items()
+    }
+    terms = {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in held.items()}
+    transport.make_room(max((p.numel() * p.element_size() for p in held.values()), default=0))
+    sends = []
+    for stage, name, copy in sorted(held):
+        for peer in sorted({owners[stage] for owners in copies} - {rank.index}):
+            what = f"copy {copy}'s gradient of {name}"
+            sends.append(transport.isend(terms[stage, name, copy], peer, copy, what))
+    for stage, name in sorted({key[:2] for key in held}):
+        like = next(p for key, p in held.items() if key[:2] == (stage, name))
+        for copy, owners in enumerate(copies):
+            if owners[stage] != rank.index:
+                theirs = terms[stage, name, copy] = torch.empty_like(like)
+                what = f"copy {copy}'s gradient of {name}"
+                transport.irecv(theirs, owners[stage], copy, what).wait()
     for request in sends:
         request.wait()
+    for (stage, name, _), parameter in held.items():
+        parts = [terms[stage, name, copy] for copy in range(len(copies))]
+        parameter.grad = sum(parts[1:], parts[0].clone())
 
 
 class _Link:
