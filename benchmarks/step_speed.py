@@ -38,18 +38,19 @@ def duel(schedule, torch_class, steps, by_hand):
         import torch.distributed as dist
         from torch.distributed import pipelining
 
-        from pp_lab.run.rank import execute
+        from pp_lab.run.execute import Plan
 
         def fresh(parameters):
             for parameter in parameters:
                 parameter.grad = None
 
+        plan, rank.transport.bare = Plan(rank, rows[rank.index]), True
         mine = [p for module in rank.modules.values() for p in module.parameters()]
 
         def ours():
             fresh(mine)
             rank.seen.clear(), rank.items.clear()
-            execute(rank, rows[rank.index])
+            plan.run()
             return [p.grad for p in mine]
 
         stages, theirs = [], []

@@ -5,6 +5,8 @@ conftest.py checks after every test that no process is left; here, that the next
 
 import os
 import signal
+import subprocess
+import tempfile
 import time
 
 import pytest
@@ -444,3 +446,85 @@ def test_module_that_a_rank_cannot_import(lab):
         import no_such_module  # noqa: F401
 
     assert "ModuleNotFoundError: No module named 'no_such_module'" in explanation(lab, program)
+
+
+# ---- the machine
+
+
+def test_out_of_memory_in_a_rank(lab):
+    def program(rank):
+        if rank.index == 1:
+            torch.empty(10**15)
+        gpipe(rank)
+
+    text = explanation(lab, program)
+    assert text.startswith("rank 1, at its start: RuntimeError: ")
+    assert "memory" in text and "torch.empty(10**15)" in text
+
+
+def test_no_folder_to_meet_in(lab, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "Set TMPDIR to a folder that exists" in explanation(lab, gpipe)
+
+
+@pytest.mark.parametrize("options", ["ro", "size=4k"])
+def test_a_temporary_folder_that_is_read_only_or_full(lab, monkeypatch, tmp_path, options):
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system takes root")
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        text = explanation(lab, gpipe)
+        assert "Read-only file system" in text or "No space left" in text
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_batch_that_one_side_leaves_half_undone(lab):
+    def program(rank):
+        peer = rank.index ^ 1
+        ops = [pp.P2POp(rank.irecv, zeros(), peer)]
+        if rank.index % 2:
+            ops.append(pp.P2POp(rank.isend, zeros(), peer))
+        for request in rank.batch_isend_irecv(ops):
+            request.wait()
+
+    text = explanation(lab, program)
+    assert "rank 1 waits in wait() of irecv for a tensor from rank 0" in text
+    assert "rank 0 has ended without sending it" in text
+
+
+def test_a_message_that_is_sent_twice(lab):
+    def program(rank):
+        gpipe(rank)
+        if rank.index == 0:
+            rank.send_forward(3, zeros())
+
+    text = explanation(lab, program)
+    assert "rank 0 waits in send_forward(3, tensor)" in text or "send_forward(3, y)" in text
+    assert "rank 1 has ended without receiving it" in text
+
+
+def test_a_tensor_on_another_device(lab):
+    def program(rank):
+        if rank.index == 0:
+            rank.send(torch.empty(3, device="meta"), 1)
+
+    assert "on meta, but this run's ranks exchange tensors on cpu" in explanation(lab, program)
+
+
+def test_a_killed_server_is_started_again(lab):
+    import psutil
+
+    servers = [
+        child
+        for child in psutil.Process().children()
+        if "multiprocessing.forkserver" in " ".join(child.cmdline())
+    ]
+    for server in servers:
+        server.kill()
+    time.sleep(0.3)  # it takes a moment to die
+    assert lab.check(lab.run(gpipe)) == 1
+    assert servers

@@ -46,9 +46,10 @@ def start(job):
             rank = worker.prepare(job, index, device, status)
             threading.Thread(target=_watch, args=(rank,), daemon=True).start()
             try:
+                program = worker.ready(job, rank)
                 dist.barrier()
                 rank.clock.begin(time.monotonic())  # machines' clocks differ: the barrier aligns
-                worker.carry_out(job, rank)
+                program()
                 report = worker.report(rank)
             except Exception as error:
                 print(f"[rank {index}] {rank.transport.place}: {type(error).__name__}: {error}",

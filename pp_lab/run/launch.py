@@ -74,7 +74,7 @@ def launch(job, echo=print):
         print(
             "pp_lab: first run of this session, starting the rank server …", file=stream, flush=True
         )
-    with tempfile.TemporaryDirectory(prefix="pp_lab-") as folder:
+    with _folder() as folder:
         job = replace(job, folder=folder)
         try:
             data = cloudpickle.dumps(job)
@@ -86,8 +86,14 @@ def launch(job, echo=print):
             ) from None
         ranks = []
         try:
-            for index in range(job.size):
-                ranks.append(_start(index))
+            try:
+                for index in range(job.size):
+                    ranks.append(_start(index))
+            except (OSError, EOFError) as error:
+                raise RunError(
+                    f"rank {len(ranks)} could not be started: {error}. Is the machine out of "
+                    "memory, processes or open files? `python -m pp_lab.doctor` looks"
+                ) from None
             for rank in ranks:
                 with suppress(OSError):
                     rank.connection.send((folder, data))
@@ -103,6 +109,20 @@ def launch(job, echo=print):
             ) from None
         finally:
             _end(ranks)
+
+
+@contextmanager
+def _folder():
+    """A private folder in which the ranks of one run meet."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="pp_lab-")
+    except OSError as error:
+        raise RunError(
+            f"no folder can be made for the ranks to meet in: {error}. Set TMPDIR to a folder "
+            "that exists, can be written and has some space left"
+        ) from None
+    with folder as name:
+        yield name
 
 
 class _Rank:

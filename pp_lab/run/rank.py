@@ -14,15 +14,15 @@ Sends are rendezvous: they return when the other side receives.
 
 import functools
 import inspect
-import itertools
 import math
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 
-from ..schedule.op import Move, Op, Pair
-from .split import collect, splittable, weight_gradients
+from ..schedule.op import Move, Op
+from .clocks import VirtualClock
+from .split import collect, weight_gradients
 
 
 class StepError(RuntimeError):
@@ -73,11 +73,6 @@ def backward_step(rank, i, x, y, dy):
     return x.grad
 
 
-def _finite(tensor):
-    """Whether no NaN or infinity is in a tensor. The sum is quick, and nearly always enough."""
-    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
-
-
 class Rank:
     """One rank of a pipeline with one stage per rank.
 
@@ -109,7 +104,7 @@ class Rank:
         self.peak = 0  # most activations held at once
         self.items = []  # (item, start, end), in order
         self.losses = {}
-        self._open = None  # the pair that is being run, if any
+        self.declared = isinstance(clock, VirtualClock)  # time that is not measured may be spent
 
     # ---- where am I
 
@@ -177,23 +172,20 @@ class Rank:
         op = Op(kind, stage, self._microbatch(i))
         self._check(op, tensor)
         start = self.clock.start()
-        self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
-        self.module.microbatch = i
-        result = getattr(self, f"_run_{kind}")(op, tensor)
-        if self.not_finite is None and result is not None and not _finite(result):
-            self.not_finite = self.now, op
-        self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
-        if self._open is None:
-            self.items.append((op, start, self.clock.stop(op, start)))
+        result = self.perform(op, tensor)
+        self.items.append((op, start, self.clock.stop(op, start)))
         return result
 
-    @contextmanager
-    def pair(self, item):
-        """Run a forward and a backward inside as one step of the clock."""
-        start, self._open = self.clock.start(), item
-        yield
-        self._open = None
-        self.items.append((item, start, self.clock.stop(item, start)))
+    def perform(self, op, tensor):
+        """Run an op that is known to be in its place, off the clock."""
+        kind, stage, i = op
+        self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
+        self.module.__dict__["microbatch"] = i  # nn.Module's own way of setting it is slow
+        result = getattr(self, "_run_" + kind)(op, tensor)
+        if self.declared and self.not_finite is None and result is not None:
+            self._look_at(op, result)
+        self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
+        return result
 
     def _run_F(self, op, x):
         again = self.recompute is not None and self.recompute(op.stage, op.microbatch)
@@ -248,6 +240,11 @@ class Rank:
                 "detached, or requires_grad_() forgotten, before the stage ran on it?"
             )
         return None if op.stage == 0 else dx
+
+    def _look_at(self, op, result):
+        """Remember the first op that gave NaN or infinity. The sum is nearly always enough."""
+        if not (math.isfinite(result.sum().item()) or result.isfinite().all()):
+            self.not_finite = self.now, op
 
     def _check(self, op, tensor):
         name = {"F": "forward", "B": "backward"}.get(op.kind, op.kind)
@@ -336,7 +333,7 @@ class Rank:
 
     def empty(self):
         """An uninitialised tensor of the shape of this stage's input, to receive into."""
-        return self._empty(self._stage)
+        return self.empty_for(self._stage)
 
     # ---- communication with torch.distributed's names and meaning
 
@@ -387,7 +384,8 @@ class Rank:
 
     # ---- inside
 
-    def _empty(self, stage):
+    def empty_for(self, stage):
+        """An uninitialised tensor of the shape of a stage's input."""
         shape, dtype = self.problem.shapes[stage]
         return torch.empty(shape, dtype=dtype, device=self.device)
 
@@ -397,16 +395,13 @@ class Rank:
         return tensor
 
     def _irecv(self, peer, kind, i):
-        return self.post(Move("RECV", kind, self._own_stage(), self._microbatch(i)), peer)
-
-    def post(self, move, peer):
-        """Start to receive what `move` says; returns the tensor and the request."""
-        tensor = self._empty(move.stage if move.kind == "F" else move.stage + 1)
-        return tensor, self.transport.irecv(tensor, peer, *self._message(move))
+        move = Move("RECV", kind, self._own_stage(), self._microbatch(i))
+        tensor = self.empty_for(move.stage if kind == "F" else move.stage + 1)
+        return tensor, self.transport.irecv(tensor, peer, *self.message(move))
 
     def _isend(self, tensor, peer, kind, i):
         move = Move("SEND", kind, self._own_stage(), self._microbatch(i))
-        return self.transport.isend(tensor, peer, *self._message(move.partner))
+        return self.transport.isend(tensor, peer, *self.message(move.partner))
 
     def _exchange(self, tensor, peer, out, back):
         sent = self._isend(tensor, peer, *out)
@@ -415,7 +410,7 @@ class Rank:
         request.wait()
         return received
 
-    def _message(self, move):
+    def message(self, move):
         """Tag and name of the message that `move` receives."""
         tag = 1 + 2 * (move.stage * self.microbatches + move.microbatch) + (move.kind == "B")
         direction = "forward" if move.kind == "F" else "backward"
@@ -441,65 +436,3 @@ class Rank:
 
     def _on_device(self, tensors):
         return [t.to(self.device) for t in tensors]
-
-
-def execute(rank, row):
-    """Run a rank's row of a lowered schedule (see `pp_lab.schedule.lower`).
-
-    Sends start when the value exists and are waited for at the end, so they never hold the
-    rank up. Receives start at their place in the row, or one op before, and are waited for by
-    the op that needs them. Results for a stage of the same rank stay here.
-    """
-    values, sends, receives = {}, [], {}
-    rank.split |= {op[1:] for item in row for op in item.parts if op.kind == "W"}
-    for module in rank.modules.values() if rank.split else ():
-        splittable(module)
-
-    def post(move):
-        if move not in receives:
-            receives[move] = rank.post(move, rank.owner(move.partner))
-
-    def fetch(op):
-        """The tensor that `op` starts from: the input for F, the output gradient for B, I."""
-        if op.kind == "W":
-            return None
-        direction = "F" if op.kind == "F" else "B"
-        move = Move("RECV", direction, op.stage, op.microbatch)
-        if move in receives:
-            tensor, request = receives[move]
-            request.wait()
-            return tensor
-        source = op.stage + (-1 if direction == "F" else 1)
-        if 0 <= source < rank.stages:
-            return values.pop((direction, source, op.microbatch))
-        return rank.data(op.microbatch) if direction == "F" else None
-
-    def keep(op, result):
-        if op.kind != "W":
-            values["F" if op.kind == "F" else "B", op.stage, op.microbatch] = result
-
-    for k, item in enumerate(row):
-        rank.transport.at(f"in {item} of the schedule")
-        if type(item) is Move:
-            if item.action == "RECV":
-                post(item)
-            else:
-                value = values.pop((item.kind, item.stage, item.microbatch))
-                peer = rank.owner(item.partner)
-                sends.append(rank.transport.isend(value, peer, *rank._message(item.partner)))
-            continue
-        for move in itertools.takewhile(
-            lambda later: getattr(later, "action", 0) == "RECV", itertools.islice(row, k + 1, None)
-        ):
-            post(move)  # under way while this op computes
-        inputs = [fetch(op) for op in item.parts]
-        if type(item) is Pair:
-            with rank.pair(item):
-                results = [rank.run(*op, x) for op, x in zip(item.parts, inputs, strict=True)]
-        else:
-            results = [rank.run(*item, inputs[0])]
-        for op, result in zip(item.parts, results, strict=True):
-            keep(op, result)
-    rank.transport.at("at its end")
-    for request in sends:
-        request.wait()

@@ -28,12 +28,14 @@ class TransportError(RuntimeError):
 class Request:
     """A send or a receive under way. `wait()` may be called any number of times."""
 
+    __slots__ = ("transport", "verb", "tensor", "peer", "tag", "what", "done", "work", "buffer",
+                 "version", "thread", "failure")  # fmt: skip
+
     def __init__(self, transport, verb, tensor, peer, tag, what):
         self.transport, self.verb, self.tensor = transport, verb, tensor
         self.peer, self.tag, self.what = peer, tag, what
-        self.done, self.header = False, None
-        self._version = tensor._version
-        self._thread = self._failure = None
+        self.version, self.done = tensor._version, False
+        self.buffer = self.thread = self.failure = None
 
     def __repr__(self):
         return f"<{self.verb} of {self.what} {'to' if self.sends else 'from'} rank {self.peer}>"
@@ -44,43 +46,40 @@ class Request:
 
     def wait(self):
         """Return when the transfer is complete; a received tensor is filled from then on."""
-        if not self.done:
-            if self.transport.place.startswith("after"):  # the learner's own wait
-                self.transport.at(f"in wait() of {self.verb}")
-            with self.transport.blocked(self):
-                if self._thread is None:
-                    self.work.wait()
-                else:
-                    self._thread.join()
-            if self._failure:
-                raise self._failure
-            self._finish()
+        if self.done:
+            return True
+        transport = self.transport
+        if transport.place.startswith("after"):  # the learner's own wait
+            transport.at(f"in wait() of {self.verb}")
+        transport.waiting = self, time.monotonic()  # so that who waits for whom can be told
+        (self.work.wait if self.thread is None else self.thread.join)()
+        transport.waiting = None
+        if self.failure:
+            raise self.failure
+        self.done = True
+        del transport.outstanding[self]
+        if not self.sends:
+            transport.unpack(self)
+        elif self.tensor._version != self.version:
+            raise TransportError(
+                f"the tensor of {self!r} was changed before its wait(): what arrives is then "
+                "undefined. Wait first, or send a clone"
+            )
         return True
 
     def is_completed(self):
         """True once the transfer is complete, without waiting for it."""
-        if not self.done and self._thread is None:
+        if not self.done and self.thread is None:
             # gloo only knows inside wait(), so something has to wait.
-            self._thread = threading.Thread(target=self._wait_aside, daemon=True)
-            self._thread.start()
-        return self.done or not self._thread.is_alive()
+            self.thread = threading.Thread(target=self._wait_aside, daemon=True)
+            self.thread.start()
+        return self.done or not self.thread.is_alive()
 
     def _wait_aside(self):
         try:
             self.work.wait()
         except Exception as error:
-            self._failure = error
-
-    def _finish(self):
-        self.done = True
-        self.transport.outstanding.remove(self)
-        if not self.sends:
-            self.transport.unpack(self)
-        elif self.tensor._version != self._version:
-            raise TransportError(
-                f"the tensor of {self!r} was changed before its wait(): what arrives is then "
-                "undefined. Wait first, or send a clone"
-            )
+            self.failure = error
 
 
 class Collective:
@@ -98,17 +97,18 @@ class Transport:
 
     capacity: bytes of the longest message that can be received. tags=False matches messages
     in the order in which they were sent, as NCCL does, whatever their tags. The clock's stamp
-    travels with each message. status: a file that says which call the rank is in.
+    travels with each message. status: a file that says which call the rank is in. bare:
+    messages go without a header and without a copy; both sides must know what comes.
     """
 
-    def __init__(self, rank, size, capacity, device, tags, clock, status):
+    def __init__(self, rank, size, capacity, device, tags, clock, status, bare=False):
         self.rank, self.size, self.device, self.tags = rank, size, device, tags
         self.capacity = capacity
-        self.clock = clock
+        self.clock, self.bare = clock, bare
         self.group = dist.group.WORLD
         self._heads = {}
         self._free = []  # buffers of messages that have been unpacked
-        self.outstanding = []  # requests that are not done, oldest first
+        self.outstanding = {}  # requests that are not done, oldest first; the values mean nothing
         self.waiting = None  # the request in whose wait() the rank is, and since when
         with open(status, "wb") as file:
             file.write(bytes(STATUS))
@@ -132,6 +132,15 @@ class Transport:
         self._check(tensor, dst, "dst", "isend")
         request = Request(self, "isend", tensor, dst, tag, what)
         size = tensor.numel() * tensor.element_size()
+        self.sent += 1
+        self.sent_bytes += size
+        request.buffer = tensor if self.bare else self._packed(tensor, size, tag, what)
+        request.work = self.group.send([request.buffer], dst, tag if self.tags else 0)
+        self.outstanding[request] = None
+        return request
+
+    def _packed(self, tensor, size, tag, what):
+        """One buffer, so that header and payload are one message and need one receive."""
         stamp = self.clock.stamp()
         head = self._head(tag, tensor, what)
         head += b"\0" if stamp is None else pickle.dumps(stamp)
@@ -141,35 +150,32 @@ class Transport:
                 "message: reshape it first"
             )
         sent = 0 if size > self.capacity else size  # the header alone tells what was sent
-        # One buffer, so that header and payload are one message and need one receive.
         message = torch.empty(HEADER + sent, dtype=torch.uint8, device=self.device)
-        _write(message, 0, head)
+        message[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
         if sent:
             message[HEADER:] = tensor.detach().view(-1).view(torch.uint8)
-        request.buffer = message
-        request.work = self.group.send([message], dst, tag if self.tags else 0)
-        self.outstanding.append(request)
-        self.sent += 1
-        self.sent_bytes += sent
-        return request
+        return message
 
     def irecv(self, tensor, src, tag=0, what="a tensor"):
         self._check(tensor, src, "src", "irecv")
         request = Request(self, "irecv", tensor, src, tag, what)
-        request.buffer = self._room(tensor)
+        request.buffer = tensor if self.bare else self._room(tensor)
         request.work = self.group.recv([request.buffer], src, tag if self.tags else 0)
-        self.outstanding.append(request)
+        self.outstanding[request] = None
         return request
 
     def collective(self, name, start):
         """Run a collective that all ranks must call, in the same order; return when it is done."""
         request = Collective(name, self.collectives)
         self.collectives += 1
-        with self.blocked(request):
-            start().wait()
+        self.waiting = request, time.monotonic()
+        start().wait()
+        self.waiting = None
 
     def unpack(self, request):
         """Check a received message against what its receiver declared, and hand it over."""
+        if self.bare:
+            return
         message, tensor = request.buffer, request.tensor
         start = message[:HEADER].cpu().numpy().tobytes()
         expected = self._head(request.tag, tensor, request.what)
@@ -216,10 +222,6 @@ class Transport:
                 f"{peer} sent shape {list(shape)}, {dtype}"
             )
 
-    def blocked(self, request):
-        """Mark the rank as waiting, so that who waits for whom can be told."""
-        return _Blocked(self, request)
-
     def _check(self, tensor, peer, name, verb):
         if not isinstance(tensor, torch.Tensor):
             raise TransportError(
@@ -244,20 +246,3 @@ class Transport:
                 f"{verb} of a tensor on {tensor.device}, but this run's ranks "
                 f"exchange tensors on {self.device}"
             )
-
-
-def _write(message, at, data):
-    """Put bytes into a uint8 tensor."""
-    part = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    message[at : at + len(data)] = part
-
-
-class _Blocked:
-    def __init__(self, transport, request):
-        self.transport, self.request = transport, request
-
-    def __enter__(self):
-        self.transport.waiting = (self.request, time.monotonic())
-
-    def __exit__(self, *_):
-        self.transport.waiting = None

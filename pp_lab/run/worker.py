@@ -27,8 +27,9 @@ import torch.distributed as dist
 from ..schedule.cost import Cost
 from ..schedule.schedule import Placement
 from .clocks import CudaClock, PaceClock, VirtualClock, WallClock
+from .execute import Plan
 from .model import Problem, finish
-from .rank import Rank, StepError, execute
+from .rank import Rank, StepError
 from .transport import Transport, TransportError
 
 REPORT_AFTER = 0.25  # seconds in one wait after which a rank says for whom it waits
@@ -102,9 +103,10 @@ def _file(folder, name):
 def _run(job, index, link):
     rank = prepare(job, index, _join(job, index), os.path.join(job.folder, f"status{index}"))
     link.watch(rank)
+    program = ready(job, rank)
     link.send("joined")
     rank.clock.begin(link.connection.recv())
-    carry_out(job, rank)
+    program()
     link.rank = None  # what follows is ours, not the learner's
     return report(rank)
 
@@ -119,16 +121,18 @@ def prepare(job, index, device, status):
     }[job.clock]()
     longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
     capacity = max(longest * job.problem.microbatches, 1 << 16)
-    transport = Transport(index, job.size, capacity, device, job.tags, clock, status)
+    # Between ranks of one schedule both sides know what comes; a learner's program may err, and
+    # the virtual clock's times travel with the messages.
+    bare = not callable(job.program) and job.clock != "virtual"
+    transport = Transport(index, job.size, capacity, device, job.tags, clock, status, bare)
     return Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
 
 
-def carry_out(job, rank):
-    """Run the learner's program, or this rank's row of the schedule."""
+def ready(job, rank):
+    """A function that runs the learner's program, or this rank's row of the schedule."""
     if callable(job.program):
-        job.program(rank)
-    else:
-        execute(rank, job.program[rank.index])
+        return lambda: job.program(rank)
+    return Plan(rank, job.program[rank.index]).run
 
 
 def report(rank):

@@ -1,0 +1,109 @@
+"""Carry out a schedule: one loop over a rank's row, whatever the schedule."""
+
+from ..schedule.op import Move, Op
+from .split import splittable
+
+
+class Plan:
+    """A rank's row of a lowered schedule (see `pp_lab.schedule.lower`), ready to run.
+
+    All that can be looked up is looked up here, before the clock starts: peers, tags, shapes.
+    """
+
+    def __init__(self, rank, row):
+        self.rank, self.steps = rank, []
+        rank.split |= {op[1:] for item in row for op in item.parts if op.kind == "W"}
+        for module in rank.modules.values() if rank.split else ():
+            splittable(module)
+        moves = {item for item in row if type(item) is Move}
+        for item in _receives_first(row, rank.transport.tags):
+            if type(item) is not Move:
+                parts = [(op, *self._source(op, moves)) for op in item.parts]
+                self.steps.append((self._work, item, f"in {item} of the schedule", parts))
+            elif item.action == "RECV":
+                stage = item.stage if item.kind == "F" else item.stage + 1
+                peer = rank.owner(item.partner)
+                self.steps.append((self._receive, item, stage, peer, *rank.message(item)))
+            else:
+                peer = rank.owner(item.partner)
+                made = (item.kind, item.stage, item.microbatch)
+                self.steps.append((self._send, made, peer, *rank.message(item.partner)))
+
+    def run(self):
+        """Run the row. Sends start when the value exists and are waited for at the end, so they
+        never hold the rank up; receives are waited for by the op that needs them."""
+        self.values, self.sends, self.receives = {}, [], {}
+        for step, *arguments in self.steps:
+            step(*arguments)
+        self.rank.transport.at("at its end")
+        for request in self.sends:
+            request.wait()
+
+    def _receive(self, move, stage, peer, tag, what):
+        tensor = self.rank.empty_for(stage)
+        self.receives[move] = tensor, self.rank.transport.irecv(tensor, peer, tag, what)
+
+    def _send(self, made, peer, tag, what):
+        self.sends.append(self.rank.transport.isend(self.values.pop(made), peer, tag, what))
+
+    def _work(self, item, place, parts):
+        rank = self.rank
+        rank.transport.at(place)
+        inputs = [fetch(key) for _, fetch, key in parts]
+        start = rank.clock.start()
+        results = [rank.perform(op, x) for (op, *_), x in zip(parts, inputs, strict=True)]
+        rank.items.append((item, start, rank.clock.stop(item, start)))
+        for op, result in zip(item.parts, results, strict=True):
+            if op.kind != "W":
+                self.values["F" if op.kind == "F" else "B", op.stage, op.microbatch] = result
+
+    def _source(self, op, moves):
+        """Where an op finds the tensor that it starts from: a function, and its argument."""
+        kind = "F" if op.kind == "F" else "B"
+        move = Move("RECV", kind, op.stage, op.microbatch)
+        source = Op(kind, op.stage + (-1 if kind == "F" else 1), op.microbatch)
+        if op.kind == "W":
+            return _nothing, None
+        if move in moves:
+            return self._received, move
+        if 0 <= source.stage < self.rank.stages:
+            return self._kept, tuple(source)
+        return (self.rank.data, op.microbatch) if kind == "F" else (_nothing, None)
+
+    def _received(self, move):
+        tensor, request = self.receives.pop(move)
+        request.wait()
+        return tensor
+
+    def _kept(self, key):
+        return self.values.pop(key)
+
+
+def _nothing(_):
+    return None
+
+
+def _receives_first(row, tags):
+    """The row with its receives moved up, so that they are under way while ops before run.
+
+    Messages with tags may come in any order: each receive moves up by two ops. Without tags it
+    moves up by one, and never past another message.
+    """
+    early, ops = [], 0
+    for position, item in enumerate(row):
+        if type(item) is Move and item.action == "RECV":
+            early.append((ops - 2 if tags else ops - 1, 0, position, item))
+        else:
+            ops += type(item) is not Move
+            early.append((ops - 1, 1, position, item))
+    if tags:
+        return [item for *_, item in sorted(early, key=lambda entry: entry[:3])]
+    held, moved = [], []  # held: the op, if any, that waits for the receives behind it
+    for item in row:
+        if type(item) is Move and item.action == "RECV":
+            moved.append(item)
+            continue
+        moved += held
+        held = [] if type(item) is Move else [item]
+        moved += [item] if type(item) is Move else []
+    return moved + held
