@@ -3,41 +3,78 @@
 A rank's compute, a CUDA stream, a link: each is a lane. Time = lanes + needs.
 """
 
+from typing import NamedTuple
 
-def clock(lanes, needs, durations):
+
+class Rule(NamedTuple):
+    """What the tasks of one kind at one place wait for, make, and take, for every micro-batch.
+
+    needs: pairs (result, lag): not before the result was made, plus the lag
+    makes: the results that are there when the task ends
+    """
+
+    needs: list
+    makes: list
+    duration: object
+
+
+def clock(lanes, microbatches):
     """When each task starts and ends.
 
-    lanes: for each lane its tasks, in order; tasks are numbered 0, 1, 2, …
-    needs: for each task, pairs (task, lag): it starts no earlier than that task's end + lag.
-    durations: for each task.
+    lanes: for each lane its rules and its tasks. A task is (kind, place, micro-batch), and
+        `rules[kind][place]` is its `Rule`; it needs and makes the results of its own
+        micro-batch. Tasks on a lane run one after the other, in the order given.
 
-    Returns (starts, ends), with None for tasks that can never start. Each task and each
-    need is looked at once, however long the lanes are.
+    Returns for each lane the starts and the ends of its tasks, cut short where a task can
+    never start; and for each result the time at which it was made, by micro-batch (None if
+    never). Each task and each need is looked at once, however long the lanes are. KeyError,
+    IndexError or TypeError where there is no rule for a task, ValueError where a result is
+    made twice.
     """
-    starts, ends = [None] * len(durations), [None] * len(durations)
-    position, free = [0] * len(lanes), [0] * len(lanes)
-    waiting = {}  # task -> lanes whose next task needs it
-    runnable = list(range(len(lanes)))
+    results = {}  # result -> its times, and for each time to come the lanes that wait for it
+
+    def find(result):
+        return results.setdefault(result, ([None] * microbatches, {}))
+
+    def work(rules, tasks, starts, ends):
+        """Run a lane as far as it goes; yield what it waits for."""
+        rules = {
+            kind: {
+                place: (
+                    [(*find(result), lag) for result, lag in needs],
+                    list(map(find, makes)),
+                    duration,
+                )
+                for place, (needs, makes, duration) in places.items()
+            }
+            for kind, places in rules.items()
+        }
+        now = 0
+        for kind, place, i in tasks:
+            needs, makes, duration = rules[kind][place]
+            for times, waiting, lag in needs:
+                end = times[i]
+                if end is None:
+                    yield waiting, i
+                    end = times[i]
+                end += lag
+                if end > now:
+                    now = end
+            starts.append(now)
+            now += duration
+            ends.append(now)
+            for times, waiting in makes:
+                if times[i] is not None:
+                    raise ValueError("a result is made twice")
+                times[i] = now
+                if i in waiting:
+                    runnable.extend(waiting.pop(i))
+
+    spans = [([], []) for _ in lanes]
+    runnable = [work(*lane, *span) for lane, span in zip(lanes, spans, strict=True)]
     while runnable:
         lane = runnable.pop()
-        queue, at, now = lanes[lane], position[lane], free[lane]
-        while at < len(queue):
-            task = queue[at]
-            start = now
-            for need, lag in needs[task]:
-                end = ends[need]
-                if end is None:
-                    waiting.setdefault(need, []).append(lane)
-                    break
-                if end + lag > start:
-                    start = end + lag
-            else:
-                starts[task] = start
-                ends[task] = now = start + durations[task]
-                at += 1
-                if task in waiting:
-                    runnable += waiting.pop(task)
-                continue
+        for waiting, i in lane:
+            waiting.setdefault(i, []).append(lane)
             break
-        position[lane], free[lane] = at, now
-    return starts, ends
+    return spans, {result: times for result, (times, _) in results.items()}

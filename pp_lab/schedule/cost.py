@@ -1,10 +1,13 @@
 """What an op costs. Ints and Fractions stay exact from here to the last figure."""
 
-from dataclasses import dataclass
+# ruff: noqa: E741, E743 - I is the field's letter for the input gradient
+
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import lcm
 from numbers import Number
 
-from .op import Op, Pair
+from .op import KINDS, Op, Pair
 
 
 class Exact(Fraction):
@@ -23,6 +26,8 @@ class Exact(Fraction):
 
 def exact(numerator, denominator=1):
     """The quotient: an int where it is whole, `Exact` where both are exact, else a float."""
+    if denominator == 1 and isinstance(numerator, (int, float)):
+        return numerator
     if isinstance(numerator, float) or isinstance(denominator, float):
         return numerator / denominator
     quotient = Exact(numerator, denominator)
@@ -38,43 +43,37 @@ class Cost:
         to I + W, or to twice F. B may differ from I + W (a fused backward can be cheaper).
     pair: a forward and a backward run as one overlapped step; F + B unless given.
     comm: latency of a hop between two ranks, added to the time at which a message arrives.
+    blocking: messages are a rendezvous: sender and receiver wait for each other, and then
+        neither computes for `comm`. Otherwise a message travels on its own.
     """
 
     F: object
     B: object
-    I: object  # noqa: E741 - the field's letter for the input gradient
+    I: object
     W: object
     pair: object
     comm: object
+    blocking: bool
 
-    def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0):  # noqa: E741
+    def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0, blocking=False):
         given = {"F": F, "B": B, "I": I, "W": W, "pair": pair, "comm": comm}
-        given = {name: _checked(name, value) for name, value in given.items()}
-        F, B, I, W, pair, comm = given.values()  # noqa: E741
-        if isinstance(comm, tuple):
+        values = {name: _checked(name, value) for name, value in given.items()}
+        if isinstance(values["comm"], tuple):
             raise ValueError("comm is the latency of any hop: give one number, not a sequence")
-        if B is None:
-            if I is None and W is None:
-                B = _each(lambda f: 2 * f, F)
-            else:
-                I = F if I is None else I  # noqa: E741
-                W = F if W is None else W
-                B = _each(lambda i, w: i + w, I, W)
-        if I is None and W is None:
-            I = W = _each(lambda b: exact(b, 2), B)  # noqa: E741
-        elif I is None:
-            I = _each(lambda b, w: b - w, B, W)  # noqa: E741
-        elif W is None:
-            W = _each(lambda b, i: b - i, B, I)
-        for name, value in (("I", I), ("W", W)):
-            _checked(name, value)
-        values = dict(F=F, B=B, I=I, W=W, pair=pair, comm=comm)
         lengths = {len(v) for v in values.values() if isinstance(v, tuple)}
         if len(lengths) > 1:
-            raise ValueError(f"the sequences have different lengths {sorted(lengths)}: "
-                             "give one number per stage in each")
+            raise ValueError(
+                f"the sequences have different lengths {sorted(lengths)}: "
+                "give one number per stage in each"
+            )
+        values |= zip("BIW", _backward(*(values[kind] for kind in KINDS)), strict=True)
+        for name in "IW":
+            _checked(name, values[name])
+        if float in map(type, _flat(values.values())):  # all exact, or none
+            values = {k: v if v is None else _each(float, v) for k, v in values.items()}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "blocking", bool(blocking))
 
     def of(self, item: Op | Pair):
         """The duration of an op or a pair."""
@@ -88,27 +87,43 @@ class Cost:
         """The cost of one of v equal chunks of a rank's share; a hop costs what it did."""
         if not isinstance(v, int) or v < 1:
             raise ValueError(f"cannot split a rank's share into v={v!r} chunks: v is at least 1")
-        part = {k: None if x is None else _each(lambda d: exact(d, v), x)
-                for k, x in vars(self).items() if k != "comm"}
-        return Cost(**part, comm=self.comm)
+        part = {
+            k: None if x is None else _each(lambda d: exact(d, v), x)
+            for k, x in vars(self).items()
+            if k in (*KINDS, "pair")
+        }
+        return replace(self, **part)
 
     def numbers(self):
         """Every number in here, flat."""
-        for value in vars(self).values():
-            if value is not None:
-                yield from value if isinstance(value, tuple) else (value,)
+        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm"))
+
+    def in_ticks(self):
+        """Into how many ticks a unit of time is cut, so that every number is whole; and what
+        gives the duration of an op or pair in ticks, and a hop's latency in ticks.
+
+        Whole numbers add up faster than Fractions. With floats, a tick is the unit.
+        """
+        numbers = self.numbers()
+        if float in map(type, numbers):
+            return 1, self.of, self.comm
+        ticks = lcm(*(x.denominator for x in numbers))
+        return ticks, lambda item: int(self.of(item) * ticks), int(self.comm * ticks)
 
     def __str__(self):
         def show(x):
-            return "[" + " ".join(map(str, x)) + "]" if isinstance(x, tuple) else str(x)
+            if isinstance(x, tuple):
+                return f"[{' '.join(map(show, x))}]"
+            return f"{x:.12g}" if isinstance(x, float) else str(x)
 
         text = f"F={show(self.F)} B={show(self.B)}"
         halves = _each(lambda b: exact(b, 2), self.B)
-        if (self.I, self.W) != (halves, halves):
+        if self.I != halves or self.W != halves:
             text += f" I={show(self.I)} W={show(self.W)}"
         if self.pair is not None:
             text += f" pair={show(self.pair)}"
-        return text + (f" comm={self.comm}" if self.comm else "")
+        text += f" comm={show(self.comm)}" if self.comm else ""
+        return text + " blocking" * self.blocking
 
 
 def _checked(name, value):
@@ -127,6 +142,27 @@ def _checked(name, value):
     return exact(value) if isinstance(value, (int, Fraction)) else float(value)
 
 
+def _backward(F, B, I, W):
+    """B, I and W, where those that were not given follow from the others."""
+    if B is None and I is None and W is None:
+        B = _each(lambda f: 2 * f, F)
+    elif B is None:
+        I, W = (F if x is None else x for x in (I, W))
+        B = _each(lambda i, w: i + w, I, W)
+    if I is None and W is None:
+        I = W = _each(lambda b: exact(b, 2), B)
+    elif I is None:
+        I = _each(lambda b, w: b - w, B, W)
+    elif W is None:
+        W = _each(lambda b, i: b - i, B, I)
+    return B, I, W
+
+
+def _flat(values):
+    """Every number in values of which some are sequences and some None."""
+    return [x for v in values if v is not None for x in (v if isinstance(v, tuple) else (v,))]
+
+
 def _each(function, *values):
     """Apply to numbers, or element by element where some are sequences."""
     length = max((len(v) for v in values if isinstance(v, tuple)), default=None)
@@ -139,6 +175,10 @@ def _at(value, stage):
     if not isinstance(value, tuple):
         return value
     if stage >= len(value):
-        raise ValueError(f"the cost has durations for {len(value)} stages, "
-                         f"but the schedule has a stage {stage}")
+        raise ValueError(
+            f"the cost has durations for {len(value)} stages, but the schedule has a stage {stage}"
+        )
     return value[stage]
+
+
+F1B2 = Cost(F=1, B=2)  # the cost of a figure that says no other

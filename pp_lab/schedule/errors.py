@@ -9,8 +9,10 @@ class LabError(Exception):
     """
 
     def _render_traceback_(self):
-        return [f"{type(self).__name__}: {line}" if n == 0 else line
-                for n, line in enumerate(str(self).splitlines())]
+        return [
+            f"{type(self).__name__}: {line}" if n == 0 else line
+            for n, line in enumerate(str(self).splitlines())
+        ]
 
 
 class ScheduleError(LabError, ValueError):

@@ -1,4 +1,4 @@
-"""The two nouns of a schedule and the one law that connects them.
+"""The nouns of a schedule and the one law that connects them.
 
 An `Op` is one stage working on one micro-batch. Kinds and text form are those of
 torch.distributed.pipelining: `2F0` is stage 2, forward, micro-batch 0.
@@ -8,10 +8,15 @@ torch.distributed.pipelining: `2F0` is stage 2, forward, micro-batch 0.
     I   input gradient only (the zero-bubble papers call this B)
     W   weight gradient only
 
+A `Pair` is a forward and a backward that overlap. A `Move` is one end of a message; where
+messages are not spelled out, they follow from the law.
+
 `needs` is the only place in the project where dependencies are written down.
 """
 
 import re
+from functools import partial
+from itertools import repeat
 from typing import NamedTuple
 
 KINDS = "FBIW"
@@ -21,6 +26,7 @@ PROVIDES = {"F": "F", "I": "I", "W": "W", "B": "IW"}
 
 _OP = re.compile(r"(\d+)([FBIW])(\d+)")
 _PAIR = re.compile(r"\((.+);(.+)\)OVERLAP_F_B")
+_MOVE = re.compile(r"(\d+)(SEND|RECV)_([FB])(\d+)")
 
 
 class Op(NamedTuple):
@@ -62,13 +68,59 @@ class Pair(NamedTuple):
         return f"{self.f.label}&{self.b.label}"
 
 
-def parse(text: str) -> Op | Pair:
-    """Read an op (`2F0`) or a pair (`(0F3;3B1)OVERLAP_F_B`); ValueError if it is neither."""
+class Move(NamedTuple):
+    """One end of a message: `Move("SEND", "F", 0, 3)`, written `0SEND_F3`.
+
+    The stage is the one whose rank acts: stage 0 sends its forward's result for micro-batch
+    3, and stage 1 receives it with `1RECV_F3`. Gradients (kind B) go the other way.
+    """
+
+    action: str
+    kind: str
+    stage: int
+    microbatch: int
+
+    def __str__(self):
+        return f"{self.stage}{self.label}"
+
+    @property
+    def parts(self):
+        """No op in here: a message computes nothing."""
+        return ()
+
+    @property
+    def label(self):
+        return f"{self.action}_{self.kind}{self.microbatch}"
+
+    @property
+    def partner(self):
+        """The other end of the message."""
+        step = 1 if (self.action == "SEND") == (self.kind == "F") else -1
+        action = "RECV" if self.action == "SEND" else "SEND"
+        return Move(action, self.kind, self.stage + step, self.microbatch)
+
+
+def ops(kind: str, stage: int, microbatches) -> list[Op]:
+    """One stage's ops of a kind, for each micro-batch. Faster than making them one by one."""
+    return list(
+        map(
+            partial(tuple.__new__, Op), zip(repeat(kind), repeat(stage), microbatches, strict=False)
+        )
+    )
+
+
+def parse(text: str) -> Op | Pair | Move:
+    """Read an op (`2F0`), a pair (`(0F3;3B1)OVERLAP_F_B`) or a move (`0SEND_F3`).
+
+    ValueError if it is none of them.
+    """
     text = text.strip()
     if match := _PAIR.fullmatch(text):
         return Pair(parse(match[1]), parse(match[2]))
     if match := _OP.fullmatch(text):
         return Op(match[2], int(match[1]), int(match[3]))
+    if match := _MOVE.fullmatch(text):
+        return Move(match[2], match[3], int(match[1]), int(match[4]))
     raise ValueError(
         f"{text!r} is not an op: write stage, kind (F, B, I or W) and micro-batch, like 2F0"
     )

@@ -23,38 +23,43 @@ def headline(trace) -> str:
     if trace.clock != "simulated":
         times += f", {trace.clock} clock"
     peaks = " ".join(map(str, trace.peak_activations))
-    return (f"{s.name} p={s.p} m={s.microbatches}, {times}: makespan {number(trace.makespan)}, "
-            f"bubble {float(trace.bubble):.1%}, peak activations {peaks}")
+    return (
+        f"{s.name} p={s.p} m={s.microbatches}, {times}: makespan {number(trace.makespan)}, "
+        f"bubble {float(trace.bubble):.1%}, peak activations {peaks}"
+    )
 
 
 def timeline_text(trace) -> str:
-    """One row per rank; every op starts in its column, idle time is dots."""
+    """One row per rank; every op starts in its column, idle time is dots, a message is ~."""
     label = trace.schedule.label
     events = trace.events
     if not events:
         return headline(trace) + "\n(nothing ran)"
     times = [t for e in events for t in (e.start, e.end)]
-    lengths = [(len(label(e.op)) + 1, e.end - e.start) for e in events if e.end > e.start]
+    lengths = [
+        (len(label(e.op)) + 1, e.end - e.start) for e in events if e.end > e.start and e.op.parts
+    ]
     if any(isinstance(t, float) for t in times) or not lengths:
         scale = Fraction(WIDTH) / Fraction(trace.makespan or 1)
     else:
         # Columns per smallest step of time, so that the shortest op still shows its name.
         parts = [Fraction(t) for t in times]
-        step = Fraction(gcd(*((t * (base := lcm(*(t.denominator for t in parts)))).numerator
-                              for t in parts)), base)
+        base = lcm(*(t.denominator for t in parts))
+        step = Fraction(gcd(*((t * base).numerator for t in parts)), base)
         wide = max(-(-Fraction(size) * step // duration) for size, duration in lengths)
         scale = min(wide / step, Fraction(WIDTH) / Fraction(trace.makespan))
     digits = len(str(trace.schedule.p - 1))
     lines = [headline(trace)]
-    for rank, row in enumerate(trace.ranks):
-        cells = ["."] * round(trace.makespan * scale)
-        for e in row:
-            first, last = round(e.start * scale), round(e.end * scale)
-            size, name = last - first, label(e.op)
-            if size > len(name):
-                cells[first:last] = (name + "-" * (size - len(name) - 1) + " ")
-            else:
-                kind = e.op.parts[0].kind if len(e.op.parts) == 1 else "&"
-                cells[first:last] = (kind * size)[:size]
-        lines.append(f"rank {rank:{digits}} |{''.join(cells)}|")
+    rows = [["."] * round(trace.makespan * scale) for _ in trace.ranks]
+    for e in (e for e in events if e.lane == "compute" or not e.op.parts):
+        first, last = round(e.start * scale), round(e.end * scale)
+        size, name = last - first, label(e.op)
+        if not e.op.parts:
+            cells = "~" * size
+        elif size > len(name):
+            cells = name + "-" * (size - len(name) - 1) + " "
+        else:
+            cells = (e.op.parts[0].kind if len(e.op.parts) == 1 else "&") * size
+        rows[e.rank][first:last] = cells
+    lines += [f"rank {rank:{digits}} |{''.join(row)}|" for rank, row in enumerate(rows)]
     return "\n".join(lines)

@@ -3,75 +3,97 @@
 import json
 from functools import cached_property
 from itertools import repeat
-from math import lcm
 from typing import NamedTuple
 
-from .clock import clock
-from .cost import Cost, exact
-from .op import Op, Pair, needs
+from .cost import F1B2, Cost, exact
+from .lower import lower, rendezvous
+from .op import Move, Op, Pair, needs
 from .schedule import Schedule
 from .text import number, timeline_text
-from .verify import activations, check_runs, tasks
+from .timing import timed
+from .verify import activations
 
 
 class Event(NamedTuple):
-    """An op on a lane of a rank, from `start` to `end` (in the cost's unit, or in seconds)."""
+    """An item on a lane of a rank, from `start` to `end` (in the cost's unit, or in seconds)."""
 
     rank: int
     lane: str
-    op: Op | Pair
+    op: Op | Pair | Move
     start: object
     end: object
 
 
-def simulate(schedule: Schedule, cost: Cost = Cost()) -> "Trace":
+class Lane(NamedTuple):
+    """What one lane of a rank did, in order. Times are in ticks."""
+
+    rank: int
+    name: str
+    items: list
+    starts: list
+    ends: list
+
+
+def simulate(schedule: Schedule, cost: Cost = F1B2) -> "Trace":
     """Time a schedule. Exact for ints and Fractions, and linear in the number of ops.
 
     Each rank runs its ops in order, each as soon as the rank is free and everything it
-    needs has arrived; a value from another rank arrives `cost.comm` after it was made.
-    Raises ScheduleError for a schedule that cannot run to its end.
+    needs has arrived; a value from another rank arrives `cost.comm` after it was made. Where
+    `cost.blocking`, messages are a rendezvous instead, and those that the schedule does not
+    spell out are placed by `lower`. Raises ScheduleError for a schedule that cannot run to
+    its end.
     """
-    # Whole ticks instead of fractions: the same numbers, counted with fast ints.
-    ticks = 1
-    if not any(isinstance(x, float) for x in cost.numbers()):
-        ticks = lcm(*(x.denominator for x in cost.numbers()))
-
-    def whole(x):
-        return x if isinstance(x, float) else int(x * ticks)
-
-    lanes, task_needs = tasks(schedule, lag=whole(cost.comm))
-    duration = {}
-    durations = []
-    for row in schedule.ranks:
-        for item in row:
-            key = item[:2] if type(item) is Op else (item.f.stage, item.b.kind, item.b.stage)
-            if key not in duration:
-                duration[key] = whole(cost.of(item))
-            durations.append(duration[key])
-    starts, ends = clock(lanes, task_needs, durations)
-    if None in ends:
-        check_runs(schedule, lanes, task_needs)
-    if ticks > 1:
-        value = {t: exact(t, ticks) for t in {*starts, *ends}}
-        starts, ends = [value[t] for t in starts], [value[t] for t in ends]
-    events = []
-    for rank, (row, lane) in enumerate(zip(schedule.ranks, lanes, strict=True)):
-        times = slice(lane.start, lane.stop)
-        events += map(Event._make, zip(repeat(rank), repeat("compute"), row,
-                                       starts[times], ends[times]))
-    return Trace(schedule, events, cost, "simulated")
+    if cost.blocking:
+        schedule = schedule if schedule.has_moves else lower(schedule, cost)
+        return Trace(schedule, map(Event._make, rendezvous(schedule, cost)), cost)
+    if schedule.has_moves:
+        schedule = schedule.without_moves()
+    ticks, duration, hop = cost.in_ticks()
+    lanes = (
+        Lane(rank, "compute", row, *times)
+        for rank, (row, times) in enumerate(
+            zip(schedule.ranks, timed(schedule, duration, hop), strict=True)
+        )
+    )
+    return Trace(schedule, lanes, cost, ticks=ticks)
 
 
 class Trace:
     """Events and what they amount to. Simulated and measured runs give the same kind.
 
-    schedule: what ran, in the order in which it ran; events: `Event`s, rank by rank in order;
-    cost: the cost model, None where times were measured; clock: "simulated", "virtual",
-    "wall" or "pace". Times are in the cost's unit; measured ones in seconds.
+    schedule: what ran, in the order in which it ran; events: `Event`s, rank by rank in order
+    (or `Lane`s, in `ticks` of a unit: a simulation leaves the events until they are asked
+    for); cost: the cost model, None where times were measured; clock: "simulated",
+    "virtual", "wall" or "pace". Times are in the cost's unit; measured ones in seconds.
     """
 
-    def __init__(self, schedule, events, cost=None, clock="simulated"):
-        self.schedule, self.events, self.cost, self.clock = schedule, list(events), cost, clock
+    def __init__(self, schedule, events, cost=None, clock="simulated", ticks=1):
+        self.schedule, self.cost, self.clock, self._ticks = schedule, cost, clock, ticks
+        events = list(events)
+        if events and isinstance(events[0], Lane):
+            self._lanes = events
+        else:
+            self.events, lanes = events, {}
+            for event in events:
+                lane = lanes.setdefault(event[:2], Lane(*event[:2], [], [], []))
+                for column, value in zip(lane[2:], event[2:], strict=True):
+                    column.append(value)
+            self._lanes = list(lanes.values())
+
+    @cached_property
+    def events(self):
+        """Every event, rank by rank in order."""
+        time, made = self._time, []
+        for rank, name, items, starts, ends in self._lanes:
+            columns = repeat(rank), repeat(name), items, map(time, starts), map(time, ends)
+            made += map(Event._make, zip(*columns, strict=False))
+        return made
+
+    @property
+    def _time(self):
+        """What turns ticks into a time."""
+        ticks = self._ticks
+        return exact if ticks == 1 else _Memo(lambda tick: exact(tick, ticks)).__getitem__
 
     @cached_property
     def ranks(self):
@@ -85,17 +107,25 @@ class Trace:
     @cached_property
     def makespan(self):
         """From the start of the step to the end of the last op."""
-        return max((event.end for event in self.events), default=0)
+        return self._time(max((lane.ends[-1] for lane in self._lanes if lane.ends), default=0))
+
+    @property
+    def _compute(self):
+        """The lanes that count as work."""
+        return [lane for lane in self._lanes if lane.name == "compute"]
 
     @cached_property
     def busy(self):
         """For each rank the time in which it computes."""
-        return [sum(e.end - e.start for e in row) for row in self.ranks]
+        busy = [0] * self.schedule.p
+        for lane in self._compute:
+            busy[lane.rank] += sum(lane.ends) - sum(lane.starts)
+        return list(map(self._time, busy))
 
     @property
     def idle(self):
         """For each rank the time in which it does not compute, out of the makespan."""
-        return [_plain(self.makespan - busy) for busy in self.busy]
+        return [exact(self.makespan - busy) for busy in self.busy]
 
     @property
     def bubble(self):
@@ -116,7 +146,8 @@ class Trace:
         This is what the zero-bubble papers call cost. It is not the makespan: ranks may
         start late and end early.
         """
-        return _plain(max((row[-1].end - row[0].start for row in self.ranks if row), default=0))
+        spans = [lane.ends[-1] - lane.starts[0] for lane in self._compute if lane.ends]
+        return self._time(max(spans, default=0))
 
     @property
     def peak_activations(self):
@@ -124,25 +155,72 @@ class Trace:
 
         One lives from F to B, or to W where the backward is split.
         """
-        return [max(activations(self.schedule, rank), default=0)
-                for rank in range(self.schedule.p)]
+        return self.peaks()
+
+    def peaks(self, freed="W"):
+        """`peak_activations` under a named convention.
+
+        freed: "W" (a split backward frees at its W), "B" (at its I, as the zero-bubble
+        papers count), or "half" (half at each).
+        """
+        return [
+            max(activations(self.schedule, rank, freed), default=0)
+            for rank in range(self.schedule.p)
+        ]
+
+    def peak_bytes(self, model, freed="W"):
+        """For each rank the bytes of its activations at the worst moment, for a `Model`."""
+        return [exact(peak * model.stage_bytes(self.schedule.stages)) for peak in self.peaks(freed)]
 
     @cached_property
     def _made(self):
         """The event that makes each op's result available; a B serves as I and as W."""
         made = {}
         for event in self.events:
+            if type(event.op) is Move:
+                made[event.op] = event
             for op in event.op.parts:
                 made[op] = event
                 if op.kind == "B":
                     made[op._replace(kind="I")] = made[op._replace(kind="W")] = event
         return made
 
+    @cached_property
+    def _before(self):
+        """For each event (by its id) the one that its rank ran before it.
+
+        Messages that are a rendezvous hold their rank up, as ops do.
+        """
+        blocking = self.cost is not None and self.cost.blocking
+        rows = [[] for _ in range(self.schedule.p)]
+        for event in self.events:
+            if event.lane == "compute" or blocking:
+                rows[event.rank].append(event)
+        return {
+            id(event): before for row in rows for before, event in zip(row, row[1:], strict=False)
+        }
+
     def needs(self, event):
         """What an event waited for: pairs (event, time at which its result arrived)."""
+        if type(event.op) is Move:  # both ends wait until the other one is ready
+            other = self._before.get(id(self._made.get(event.op.partner)))
+            return [(other, other.end)] if other else []
         hop = self.cost.comm if self.cost else 0
-        found = (self._made.get(op) for op in needs(event.op, self.schedule.stages))
-        return [(e, e.end + (hop if e.rank != event.rank else 0)) for e in found if e]
+        found = []
+        for op in event.op.parts:
+            for need in needs(op, self.schedule.stages):
+                carried = "F" if need.kind == "F" else "B"
+                message = self._made.get(Move("RECV", carried, op.stage, op.microbatch))
+                if need.stage != op.stage and message:
+                    found.append((message, message.end))
+                elif cause := self._made.get(need):
+                    found.append((cause, cause.end + (hop if cause.rank != event.rank else 0)))
+        return found
+
+    def _causes(self, event):
+        """What an event waited for, its own rank included."""
+        before = self._before.get(id(event))
+        return self.needs(event) + ([(before, before.end)] if before else [])
 
     def critical_path(self):
         """Events that together take the whole makespan: shorten none and nothing ends sooner.
@@ -152,18 +230,10 @@ class Trace:
         """
         if not self.events:
             return []
-        before = {id(e): previous for row in self.ranks
-                  for previous, e in zip(row, row[1:], strict=False)}
-        event = max(self.events, key=lambda e: e.end)
-        path = [event]
-        while True:
-            causes = [(arrival, e) for e, arrival in self.needs(event)]
-            if id(event) in before:
-                causes.append((before[id(event)].end, before[id(event)]))
-            if not causes:
-                return path[::-1]
-            event = max(causes, key=lambda cause: cause[0])[1]
-            path.append(event)
+        path = [max(self.events, key=lambda e: e.end)]
+        while causes := self._causes(path[-1]):
+            path.append(max(causes, key=lambda cause: cause[1])[0])
+        return path[::-1]
 
     def why_idle(self, rank, time):
         """A sentence: why `rank` computes nothing at `time`, and who is at the root of it."""
@@ -174,39 +244,42 @@ class Trace:
             return f"time {number(time)} is outside the step, which takes {number(self.makespan)}"
         running = next((e for e in row if e.start <= time < e.end), None)
         if running:
-            return (f"rank {rank} is not idle at {number(time)}: it runs {name(running.op)} "
-                    f"from {number(running.start)} to {number(running.end)}")
+            return (
+                f"rank {rank} is not idle at {number(time)}: it runs {name(running.op)} "
+                f"from {number(running.start)} to {number(running.end)}"
+            )
         event = next((e for e in row if e.start > time), None)
         if event is None:
-            last = f"its last op, {name(row[-1].op)}, ended at {number(row[-1].end)}" if row \
+            last = (
+                f"its last op, {name(row[-1].op)}, ended at {number(row[-1].end)}"
+                if row
                 else "it has no ops at all"
+            )
             return f"rank {rank} has nothing left to do at {number(time)}: {last}"
         text = f"rank {rank} is idle until {number(event.start)}: its next op, {name(event.op)}, "
-        waited = [(e, arrival) for e, arrival in self.needs(event) if arrival > time]
+        waited = [(e, arrival) for e, arrival in self._causes(event) if arrival > time]
         if not waited:
             return text + "had all it needs; the rank itself was late"
         cause, arrival = max(waited, key=lambda pair: pair[1])
-        text += (f"needs {cause.op}, which rank {cause.rank} ends at {number(cause.end)}")
+        if type(cause.op) is Move:
+            text += f"comes after {cause.op}, which ends at {number(cause.end)}"
+        else:
+            text += f"needs {cause.op}, which rank {cause.rank} ends at {number(cause.end)}"
         if arrival > cause.end:
             text += f" and which arrives at {number(arrival)}"
         if cause.start > time:
             root = self._root(cause, time)
             if root is not cause:
-                text += (f"; at {number(time)} the chain that leads there stands at {root.op} "
-                         f"on rank {root.rank}")
+                text += (
+                    f"; at {number(time)} the chain that leads there stands at {root.op} "
+                    f"on rank {root.rank}"
+                )
         return text
 
     def _root(self, event, time):
         """Follow the causes back to what is running, or on its way, at `time`."""
-        position = {id(e): k for row in self.ranks for k, e in enumerate(row)}
-        while event.start > time:
-            causes = [(arrival, e) for e, arrival in self.needs(event)]
-            if k := position[id(event)]:
-                previous = self.ranks[event.rank][k - 1]
-                causes.append((previous.end, previous))
-            if not causes:
-                break
-            event = max(causes, key=lambda cause: cause[0])[1]
+        while event.start > time and (causes := self._causes(event)):
+            event = max(causes, key=lambda cause: cause[1])[0]
         return event
 
     def to_chrome_trace(self, path):
@@ -215,11 +288,14 @@ class Trace:
         One unit of a cost model is shown as one millisecond.
         """
         scale = 1e6 if self.cost is None else 1e3
-        records = [{"name": "process_name", "ph": "M", "pid": rank, "tid": 0,
-                    "args": {"name": f"rank {rank}"}} for rank in range(self.schedule.p)]
-        records += [{"name": str(e.op), "cat": "".join(op.kind for op in e.op.parts), "ph": "X",
-                     "pid": e.rank, "tid": e.lane, "ts": float(e.start) * scale,
-                     "dur": float(e.end - e.start) * scale} for e in self.events]
+        records = []
+        for rank in range(self.schedule.p):
+            name = {"name": f"rank {rank}"}
+            records.append(dict(ph="M", name="process_name", pid=rank, tid=0, args=name))
+        for rank, lane, op, start, end in self.events:
+            kinds = "".join(part.kind for part in op.parts) or "message"
+            times = dict(ts=float(start) * scale, dur=float(end - start) * scale)
+            records.append(dict(ph="X", name=str(op), cat=kinds, pid=rank, tid=lane, **times))
         with open(path, "w") as file:
             json.dump({"traceEvents": records, "displayTimeUnit": "ms"}, file)
 
@@ -235,6 +311,12 @@ class Trace:
     __repr__ = __str__
 
 
-def _plain(x):
-    """An exact number as an int where it is whole, and so that it formats everywhere."""
-    return x if isinstance(x, (int, float)) else exact(x)
+class _Memo(dict):
+    """The same tick is asked for again and again: make its time once."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __missing__(self, tick):
+        value = self[tick] = self.make(tick)
+        return value

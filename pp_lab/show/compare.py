@@ -4,6 +4,7 @@ from functools import cached_property
 
 from ..schedule import Cost
 from ..schedule.compare import table
+from ..schedule.cost import F1B2
 from .timeline import stack
 
 
@@ -37,7 +38,7 @@ class Comparison:
         return str(self.table)
 
 
-def compare(schedules, cost: Cost = Cost()) -> Comparison:  # noqa: B008 - it is frozen
+def compare(schedules, cost: Cost = F1B2) -> Comparison:
     """Simulate schedules and show them side by side.
 
     `cost` is that of a rank's whole share of the model: with v stages per rank, each stage
