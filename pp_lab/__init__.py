@@ -12,7 +12,7 @@ from .schedule import __all__ as _schedule_names
 
 _LAZY = {
     "Lab": "run", "P2POp": "run", "Run": "run", "RunError": "run", "Score": "run",
-    "chart": "show", "stack": "show", "timeline": "show",
+    "chart": "show", "compare": "show", "stack": "show", "timeline": "show",
 }  # fmt: skip
 
 __all__ = [*_schedule_names, *_LAZY]

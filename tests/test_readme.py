@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from pp_lab.run import launch
@@ -27,3 +29,12 @@ def test_the_code_in_the_readme_prints_what_stands_there(monkeypatch):
             names.update(test.globs)
     assert runner.tries > 10
     assert runner.failures == 0, "".join(report)
+
+
+def test_the_commands_print_what_the_readme_shows():
+    commands = re.findall(r"^```\n\$ (python .+)\n…\n((?:.+\n)+)```", README, re.MULTILINE)
+    assert commands
+    for command, shown in commands:
+        arguments = [sys.executable, *command.split()[1:]]
+        printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+        assert printed.endswith(shown)
