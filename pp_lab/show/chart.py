@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 from functools import cached_property
 
 from ..schedule import LabError
@@ -30,7 +29,9 @@ class Chart:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7, 3.4), dpi=120, facecolor=TONES["paper"], layout="constrained")
+        from .picture import compact
+
+        figure = Figure(figsize=(7, 3.4), dpi=100, facecolor=TONES["paper"], layout="constrained")
         axes = figure.add_subplot()
         for (name, ys), (colour, marker, line) in zip(self.curves.items(), STYLES, strict=False):
             axes.plot(self.x, [float(y) for y in ys], color=colour, marker=marker, linestyle=line,
@@ -40,9 +41,7 @@ class Chart:
         axes.grid(color=TONES["rule"], linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-        file = io.BytesIO()
-        FigureCanvasAgg(figure).print_png(file, metadata={"Software": None})
-        return file.getvalue()
+        return compact(FigureCanvasAgg(figure))
 
     def save(self, path):
         """Write the picture as a PNG file."""

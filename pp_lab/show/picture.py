@@ -13,7 +13,7 @@ from .palette import KINDS, LABEL, MARK, MEMORY, TONES, edge, fill
 from .scene import Scene
 
 PIXELS = 100  # of a scene, per inch
-SHARPNESS = 1.6  # pixels of the PNG per pixel of the scene
+SHARPNESS = 1.5  # pixels of the PNG per pixel of the scene
 POINTS = 72 / PIXELS
 HATCHES = {"plain": None, "rising": "////", "falling": "\\\\\\\\", "dotted": "....."}
 HATCHED = 3  # a box narrower than this shows no hatch, and is painted without
@@ -38,12 +38,18 @@ def png(scene: Scene) -> bytes:
         _memory(axes, scene)
         _lines(axes, scene)
         _texts(axes, scene)
-        canvas.draw()
-        image = Image.frombytes("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
-    # A palette of 64 colours can hardly be told from the original, and is a third of its size.
-    image = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        return compact(canvas)
+
+
+def compact(canvas) -> bytes:
+    """What is drawn on an Agg canvas, as a PNG: many are saved in one notebook.
+
+    A palette of 64 colours can hardly be told from the original, and is a third of its size.
+    """
+    canvas.draw()
+    image = Image.frombytes("RGBA", canvas.get_width_height(), canvas.buffer_rgba())
     file = io.BytesIO()
-    image.save(file, "png", optimize=True)
+    image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, "png", optimize=True)
     return file.getvalue()
 
 
