@@ -18,7 +18,7 @@ class Plan:
         moves = {item for item in row if type(item) is Move}
         for item in _receives_first(row, rank.transport.tags):
             if type(item) is not Move:
-                parts = [(op, *self._source(op, moves)) for op in item.parts]
+                parts = [(op, *self._source(op, moves), _made(op)) for op in item.parts]
                 self.steps.append((self._work, item, f"in {item} of the schedule", parts))
             elif item.action == "RECV":
                 stage = item.stage if item.kind == "F" else item.stage + 1
@@ -49,13 +49,11 @@ class Plan:
     def _work(self, item, place, parts):
         rank = self.rank
         rank.transport.at(place)
-        inputs = [fetch(key) for _, fetch, key in parts]
+        inputs = [fetch(key) for _, fetch, key, _ in parts]
         start = rank.clock.start()
-        results = [rank.perform(op, x) for (op, *_), x in zip(parts, inputs, strict=True)]
+        for (op, _, _, made), x in zip(parts, inputs, strict=True):
+            self.values[made] = rank.perform(op, x)
         rank.items.append((item, start, rank.clock.stop(item, start)))
-        for op, result in zip(item.parts, results, strict=True):
-            if op.kind != "W":
-                self.values["F" if op.kind == "F" else "B", op.stage, op.microbatch] = result
 
     def _source(self, op, moves):
         """Where an op finds the tensor that it starts from: a function, and its argument."""
@@ -81,6 +79,12 @@ class Plan:
 
 def _nothing(_):
     return None
+
+
+def _made(op):
+    """Under which key an op's result is kept for who needs it."""
+    kind = {"F": "F", "B": "B", "I": "B", "W": "W"}[op.kind]
+    return kind, op.stage, op.microbatch
 
 
 def _receives_first(row, tags):

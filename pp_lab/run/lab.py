@@ -322,7 +322,7 @@ class Run:
         problem, right = self.lab.problem, self.lab.reference
         for stage in range(problem.stages):
             for kind, what in (("F", "forward"), ("W", "backward")):
-                done = {op.microbatch for op in self._seen if op[:2] == (kind, stage)}
+                done = {i for k, s, i in self._seen if (k, s) == (kind, stage)}
                 if lost := sorted(set(range(problem.microbatches)) - done):
                     rank = self.schedule.owner(Op(kind, stage, lost[0]))
                     return "no", (

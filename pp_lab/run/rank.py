@@ -15,7 +15,6 @@ Sends are rendezvous: they return when the other side receives.
 import functools
 import inspect
 import math
-from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -104,6 +103,7 @@ class Rank:
         self.peak = 0  # most activations held at once
         self.items = []  # (item, start, end), in order
         self.losses = {}
+        self._runs = {"F": self._run_F, "B": self._run_B, "I": self._run_I, "W": self._run_W}
         self.declared = isinstance(clock, VirtualClock)  # time that is not measured may be spent
 
     # ---- where am I
@@ -180,23 +180,32 @@ class Rank:
         """Run an op that is known to be in its place, off the clock."""
         kind, stage, i = op
         self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
-        self.module.__dict__["microbatch"] = i  # nn.Module's own way of setting it is slow
-        result = getattr(self, "_run_" + kind)(op, tensor)
+        module = self.module
+        if module.microbatch != i:
+            module.__dict__["microbatch"] = i  # nn.Module's own way of setting it is slow
+        result = self._runs[kind](op, tensor)
         if self.declared and self.not_finite is None and result is not None:
             self._look_at(op, result)
-        self.seen.update(Op(k, stage, i) for k in ("IW" if kind == "B" else kind))
+        if kind == "B":
+            self.seen.update((("I", stage, i), ("W", stage, i)))
+        else:
+            self.seen.add(op)
         return result
 
     def _run_F(self, op, x):
-        again = self.recompute is not None and self.recompute(op.stage, op.microbatch)
         later = [] if op[1:] in self.split else None
-        with torch.no_grad() if again else nullcontext():
-            y = self._forward(op, x, None if again else later)
-        self.saved[op[1:]] = (x, None if again else y, later)
+        if self.recompute is not None and self.recompute(op.stage, op.microbatch):
+            with torch.no_grad():
+                given = self._forward(op, x, None)
+            self.saved[op[1:]] = x, None, later
+        else:
+            y = self._forward(op, x, later)
+            given = y.detach()
+            self.saved[op[1:]] = x, y, later
         self.peak = max(self.peak, len(self.saved))
         if op.stage == self.stages - 1:
-            self.losses[op.microbatch] = y.detach()
-        return y.detach()
+            self.losses[op.microbatch] = given
+        return given
 
     def _forward(self, op, x, later):
         """Run the stage; its Linears put the second halves of their backwards into `later`."""
