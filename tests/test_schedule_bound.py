@@ -9,6 +9,10 @@ from random_schedules import schedules as random_schedules
 from pp_lab.schedule import (
     Cost,
     LabError,
+    Op,
+    Pair,
+    Placement,
+    Schedule,
     lower_bound,
     optimum,
     schedules,
@@ -53,6 +57,18 @@ def test_a_split_backward_lowers_the_bound_and_a_cheap_pair_too():
     assert lower_bound(4, 8, F1B2, split=True) == 27
     cheap = Cost(F=1, B=2, pair=2)
     assert lower_bound(4, 8, cheap, pairs=True) < lower_bound(4, 8, cheap)
+
+
+def test_a_micro_batch_may_spend_less_in_a_pair_than_alone():
+    """Then even its own way through the stages is no bound, if it waits for messages."""
+    f, b, cost = "F", "B", Cost(F=3, B=3, pair=1, comm=100)
+    rows = [
+        [Op(f, 0, 0), Op(f, 1, 0), Op(b, 1, 0), Pair(Op(f, 1, 1), Op(b, 0, 0)), Op(b, 1, 1)],
+        [Op(f, 0, 1), Op(b, 0, 1)],
+    ]
+    schedule = Schedule("one copy on one rank", rows, Placement("its own", ((0, 0), (1, 0))), 2)
+    assert simulate(schedule, cost).makespan == 210 < 4 * 3 + 2 * 100
+    assert bound_of(schedule, cost) <= 210
 
 
 def test_p8_m32_with_f_b_1_takes_at_least_78_in_any_order_and_cannot_take_71():

@@ -317,6 +317,13 @@ def test_less_memory_costs_time_on_the_same_v():
 # DualPipe
 
 
+def test_dualpipe_on_a_middle_rank_begins_its_pairs_one_turn_later():
+    assert labels(schedules.dualpipe(4, 8), 1) == (
+        "1F0 2F4 1F1 2F5 1F2 2B4 (2F6;1B0)OVERLAP_F_B (1F3;2B5)OVERLAP_F_B (2F7;1B1)OVERLAP_F_B "
+        "2B6 1B2 2I7 1I3 2W7 1W3"
+    )
+
+
 def test_dualpipe_rank_0_of_4_in_its_eight_steps():
     assert labels(schedules.dualpipe(4, 8), 0) == (
         "0F0 0F1 0F2 3F4 3I4 3W4 3F5 (0F3;3B5)OVERLAP_F_B (3F6;0B0)OVERLAP_F_B "

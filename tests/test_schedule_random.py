@@ -1,5 +1,6 @@
 """What holds for any legal schedule, placement and cost (hypothesis)."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -77,6 +78,8 @@ def test_the_lower_bound_is_never_above_a_legal_schedule(schedule, data):
     cost = data.draw(costs(schedule.stages))
     trace = simulate(schedule, cost)
     assert bound_of(schedule, cost) <= trace.makespan
+    blocking = replace(cost, blocking=True)
+    assert bound_of(schedule, blocking) <= simulate(schedule, blocking).makespan
     assert (
         lower_bound(
             schedule.p, schedule.microbatches, cost, schedule.placement, split=True, pairs=True
@@ -108,7 +111,7 @@ def test_lowered_no_schedule_ever_deadlocks_and_each_message_has_two_ends(schedu
     assert lowered.without_moves().ranks == schedule.ranks
     moves = [item for row in lowered.ranks for item in row if type(item) is Move]
     assert len(moves) == len(set(moves)) == 2 * schedule.messages
-    blocking = Cost(**{**vars(cost), "blocking": True})
+    blocking = replace(cost, blocking=True)
     assert simulate(lowered, blocking).makespan >= simulate(schedule, cost).makespan
     assert simulate(lowered, cost) == simulate(schedule, cost), "on its own, a message costs a hop"
 

@@ -5,7 +5,10 @@ messages are taken in the order in which they are posted (NCCL), or a send waits
 receive (gloo, and any large message), two ranks that both send first wait for ever.
 """
 
+from heapq import heappop, heappush
+
 from .clock import Rule, clock
+from .collector import paused
 from .cost import F1B2, Cost, exact
 from .errors import ScheduleError
 from .op import PROVIDES, Move, needs
@@ -14,49 +17,102 @@ from .schedule import Schedule
 from .timing import timed
 
 
+@paused()
 def lower(schedule: Schedule, cost: Cost = F1B2, matched: bool = True) -> Schedule:
     """The schedule with its messages spelled out as `Move`s.
 
-    matched: everything is put in one order, that of the times in which it would happen under
-        `cost`, and each rank's list is its piece of this one order. A message stands in it
-        when its value is made, for both its ends. So no order of waiting can close a circle:
-        the first message of the one order that is not done has nothing to wait for. A
-        transport may post the receives earlier, up to the rank's message before.
+    matched: everything is put in one order, that of a run under `cost` in which a message
+        takes the time of both its ranks, and each rank's list is its piece of this one order.
+        So no order of waiting can close a circle: of all that is left, the first in the one
+        order has nothing to wait for. A transport may post receives earlier, up to the rank's
+        message before.
     matched=False: as one writes it by hand: a receive right before the op that needs it, a
         send right after the op that makes it. Neighbours may then both send first.
 
     Two stages on the same rank need no message.
     """
     schedule = schedule.without_moves()
-    _, duration, hop = cost.in_ticks()
-    times = timed(schedule, duration, hop)
-    steps = timed(schedule, lambda item: 1)
-    made, entries = {}, []
+    timed(schedule, duration=lambda item: 1)  # refuses what cannot run at all
+    outgoing, incoming = {}, {}  # for each result, and for each item, its messages
     for rank, row in enumerate(schedule.ranks):
-        for item, start, end, step in zip(row, *times[rank], steps[rank][0], strict=True):
-            for op in item.parts:
-                for result in PROVIDES[op.kind]:
-                    made[(result, *op[1:])] = start, end, step, item
-            entries.append(((start, 1, step), rank, item))
-    before, after = {}, {}  # for each item the moves that stand next to it
-    for _, rank, item in list(entries):
-        for send, receive, sender, need in messages(schedule, rank, item):
-            start, end, step, maker = made[need]
-            # A value is sent when it is made, and before what starts then; a maker that takes
-            # no time starts then too, and still comes first.
-            key = (end, 0, step) if end > start else (end, 1, step + 0.5)
-            entries += (key, sender, send), (key, rank, receive)
-            before.setdefault(item, []).append(receive)
-            after.setdefault(maker, []).append(send)
+        for item in row:
+            incoming[item] = list(messages(schedule, rank, item))
+            for send, receive, sender, need in incoming[item]:
+                outgoing.setdefault(tuple(need), []).append((send, receive, sender, rank))
     rows = [[] for _ in schedule.ranks]
     if matched:
-        for _, rank, item in sorted(entries, key=lambda entry: entry[0]):
+        for rank, item in _one_order(schedule, cost, outgoing, incoming):
             rows[rank].append(item)
     else:
         for rank, row in enumerate(schedule.ranks):
             for item in row:
-                rows[rank] += (*before.get(item, ()), item, *after.get(item, ()))
+                rows[rank] += [receive for _, receive, *_ in incoming[item]]
+                rows[rank].append(item)
+                rows[rank] += [send for send, *_ in _sent(item, outgoing)]
     return Schedule(schedule.name, rows, schedule.placement, schedule.microbatches)
+
+
+def _one_order(schedule, cost, outgoing, incoming):
+    """Everything that happens, (rank, item) by (rank, item), as time goes on.
+
+    A rank sends what it made before it computes again, and takes a message that is there
+    before it computes. So whoever has something to send is heard as soon as the other one has
+    ended its op, and when nobody has, the next op of some rank has all that it needs.
+    """
+    _, duration, hop = cost.in_ticks()
+    free, position, unsent = ([0] * schedule.p for _ in range(3))
+    received, soonest = set(), []  # what could happen next: (start, 0 or 1, …), messages first
+
+    def offer(rank):
+        """Put a rank's next op in line, if it can run as soon as the rank is free."""
+        row, k = schedule.ranks[rank], position[rank]
+        if unsent[rank] or k == len(row):
+            return
+        if all(receive in received for _, receive, *_ in incoming[row[k]]):
+            heappush(soonest, (free[rank], 1, rank, k))
+
+    for rank in range(schedule.p):
+        offer(rank)
+    while soonest:
+        start, is_op, *what = heappop(soonest)
+        if is_op:
+            rank, k = what
+            if (k, 0) != (position[rank], unsent[rank]):
+                continue  # it is done, or was in line too early
+            if free[rank] > start:
+                offer(rank)
+                continue
+            item = schedule.ranks[rank][k]
+            yield rank, item
+            free[rank] = start + duration(item)
+            position[rank] += 1
+            for message in _sent(item, outgoing):
+                unsent[rank] += 1
+                heappush(soonest, (free[rank], 0, *message))
+            offer(rank)
+        else:
+            send, receive, sender, receiver = what
+            ready = max(free[sender], free[receiver])
+            if ready > start:
+                heappush(soonest, (ready, 0, *what))
+                continue
+            yield sender, send
+            yield receiver, receive
+            free[sender] = free[receiver] = start + hop
+            unsent[sender] -= 1
+            received.add(receive)
+            offer(sender)
+            offer(receiver)
+
+
+def _sent(item, outgoing):
+    """The messages that carry what an item makes."""
+    return [
+        message
+        for op in item.parts
+        for result in PROVIDES[op.kind]
+        for message in outgoing.get((result, *op[1:]), ())
+    ]
 
 
 def messages(schedule, rank, item):
@@ -69,6 +125,7 @@ def messages(schedule, rank, item):
                 yield receive.partner, receive, sender, need
 
 
+@paused()
 def rendezvous(schedule: Schedule, cost: Cost = F1B2):
     """Time a lowered schedule in which a send and its receive wait for each other.
 
