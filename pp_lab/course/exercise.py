@@ -3,10 +3,15 @@
 A check is a function of a `Verdict` and of the learner's answers. It asks for one property
 after the other; each that holds earns its points, the first that does not ends the check with
 a sentence that helps. An answer that is still the stub is "not attempted".
+
+A check asks its verdict for sizes and seeds. In the notebook it gets those that it names; under
+`drawn`, when somebody grades, it gets others of the same kind, which no answer can know.
 """
 
+import contextlib
 import functools
 import linecache
+import random
 import traceback
 
 from ..run import Score
@@ -20,11 +25,45 @@ class _Failed(Exception):
     """A property does not hold: the check is over."""
 
 
-class Verdict:
-    """What a check has found so far."""
+_seed = None  # of the sizes that are drawn; None: the visible ones
 
-    def __init__(self):
+
+@contextlib.contextmanager
+def drawn(seed):
+    """Checks inside draw their sizes and seeds; the same `seed` draws the same."""
+    global _seed
+    before, _seed = _seed, seed
+    try:
+        yield
+    finally:
+        _seed = before
+
+
+class Verdict:
+    """What a check has found so far. `random` draws hidden sizes, and is None without them."""
+
+    def __init__(self, name=""):
         self.points, self.reasons, self.figure = 0, [], None
+        self.random = None if _seed is None else random.Random(f"{_seed} {name}")
+
+    def seed(self, visible):
+        """The seed of a lab's weights and data."""
+        return visible if self.random is None else self.random.randrange(1000, 1_000_000)
+
+    def size(self, p, m):
+        """The size (p, m), or a hidden one of its kind: m < p, m = p, m > p and p = 1 stay so."""
+        if self.random is None:
+            return p, m
+        # From three ranks on there is one in the middle: that stays so too.
+        ranks = [1] if p == 1 else [q for q in range(max(p - 2, min(p, 3)), p + 3) if q != p]
+        p, gap = self.random.choice(ranks), m - p
+        if p == 1 or gap > 0:
+            return p, p + self.random.randint(1, max(gap, 1) + 2) if m > 1 else 1
+        return p, p if gap == 0 else self.random.randint(1, p - 1)
+
+    def sizes(self, visible):
+        """`size` of each."""
+        return [self.size(p, m) for p, m in visible]
 
     def expect(self, holds, yes, no, points=0):
         """One property. `no` is the sentence for the learner where it does not hold."""
@@ -64,7 +103,7 @@ def exercise(points):
     def decorate(function):
         @functools.wraps(function)
         def check(*answers):
-            verdict = Verdict()
+            verdict = Verdict(function.__name__)
             try:
                 function(verdict, *answers)
             except _Failed:

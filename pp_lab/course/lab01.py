@@ -44,7 +44,7 @@ def bubble(verdict, answer):
         ),
         (lambda p, m: 1 / m, "it also depends on p: look at a picture with more ranks"),
     ]
-    for p, m in SIZES:
+    for p, m in verdict.sizes(SIZES):
         value = _number(verdict, "bubble", answer(p, m), p=p, m=m)
         trace = simulate(schedules.gpipe(p, m), COST)
         if abs(value - trace.bubble) > 1e-9:
@@ -64,7 +64,7 @@ def bubble(verdict, answer):
 @exercise(points=1)
 def cut(verdict, answer):
     """`cut(blocks, p)`: a list of blocks into p stages."""
-    for blocks, p in [(8, 4), (10, 4), (7, 3), (5, 5), (6, 1), (9, 2)]:
+    for p, blocks in verdict.sizes([(4, 8), (4, 10), (3, 7), (5, 5), (1, 6), (2, 9)]):
         call = f"cut of {blocks} blocks for p={p}"
         names = [f"block {k}" for k in range(blocks)]
         stages = answer(list(names), p)
@@ -99,20 +99,18 @@ def cut(verdict, answer):
                 "their sizes should differ by one block at most"
             )
         verdict.reasons[-1] = ("yes", f"{call}: stages of {sizes}")
-    sizes = [len(stage) for stage in answer(list(range(10)), 4)]
-    lab = Lab(4, 4, cut=sizes)
-    verdict.agree(lab, lab.run(schedules.gpipe(4, 4)), points=1)
+    p, blocks = verdict.size(4, 10)
+    lab = Lab(p, 4, cut=[len(stage) for stage in answer(list(range(blocks)), p)])
+    verdict.agree(lab, lab.run(schedules.gpipe(p, 4)), points=1)
 
 
 @exercise(points=2)
 def steps(verdict, forward_step, backward_step):
     """`forward_step(rank, i, x)` and `backward_step(rank, i, x, y, dy)` on raw autograd."""
-    lab = Lab(3, 4, seed=3)
-    run = lab.run(schedules.gpipe(3, 4), forward_step=forward_step, backward_step=backward_step)
-    verdict.agree(lab, run, points=1)
-    lab = Lab(1, 3, seed=4)  # the first stage is also the last
-    run = lab.run(schedules.gpipe(1, 3), forward_step=forward_step, backward_step=backward_step)
-    verdict.agree(lab, run, points=1)
+    for p, m in verdict.sizes([(3, 4), (1, 3)]):  # with p=1 the first stage is also the last
+        lab = Lab(p, m, seed=verdict.seed(p))
+        run = lab.run(schedules.gpipe(p, m), forward_step=forward_step, backward_step=backward_step)
+        verdict.agree(lab, run, points=1)
 
 
 @exercise(points=2)
@@ -122,8 +120,8 @@ def exchange(verdict, send_forward_recv_backward, send_backward_recv_forward):
     def program(rank):
         _one_f_one_b_with(rank, send_forward_recv_backward, send_backward_recv_forward)
 
-    for p, m in [(2, 3), (4, 6)]:
-        lab = Lab(p, m, seed=p)
+    for p, m in verdict.sizes([(2, 3), (4, 6)]):
+        lab = Lab(p, m, seed=verdict.seed(p))
         verdict.agree(lab, lab.run(program), points=1)
 
 
@@ -161,8 +159,8 @@ def one_f_one_b(verdict, answer):
 
 def _program(verdict, answer, schedule, sizes):
     """Run a rank program for each size: right, as fast as the schedule, in no more memory."""
-    for number, (p, m) in enumerate(sizes):
-        lab = Lab(p, m, seed=p + m)
+    for number, (p, m) in enumerate(verdict.sizes(sizes)):
+        lab = Lab(p, m, seed=verdict.seed(p + m))
         target = simulate(schedule(p, m), COST)
         run = lab.run(answer, cost=COST)
         if number == 0:
@@ -208,13 +206,14 @@ def in_flight(verdict, answer):
             "its first backward, so it holds most",
         ),
     ]
-    for p, m in SIZES:
+    sizes = verdict.sizes(SIZES)
+    for p, m in sizes:
         measured = simulate(schedules.one_f_one_b(p, m), COST).peak_activations
         for r in range(p):
             value = _number(verdict, "in_flight", answer(p, m, r), p=p, m=m, r=r)
             if value != measured[r]:
                 known = _recognised(
-                    answer, mistakes, [(p, m, r) for p, m in SIZES for r in range(p)]
+                    answer, mistakes, [(p, m, r) for p, m in sizes for r in range(p)]
                 )
                 verdict.fail(
                     f"in_flight(p={p}, m={m}, r={r}) is {_show(value)}, but rank {r} "
@@ -223,7 +222,7 @@ def in_flight(verdict, answer):
     verdict.expect(
         True, f"equal to the simulated peak on every rank, for {len(SIZES)} sizes", "", points=1
     )
-    for p, m in [(4, 8), (4, 2)]:
+    for p, m in verdict.sizes([(4, 8), (4, 2)]):
         lab = Lab(p, m)
         held = lab.run(schedules.one_f_one_b(p, m)).peak_activations
         verdict.expect(
@@ -256,6 +255,11 @@ def enough(verdict, answer):
         (3, Fraction(2, 7)),
         (1, Fraction(1, 10)),
     ]
+    if verdict.random:
+        cases = [
+            (verdict.random.randint(min(p, 2), 2 * p), Fraction(1, verdict.random.randint(2, 60)))
+            for p, _ in cases
+        ]
     for p, most in cases:
         value = _number(verdict, "enough", answer(p, float(most)), p=p, most=float(most))
         call = f"enough(p={p}, most={float(most):.4g}) is {_show(value)}"
@@ -283,7 +287,7 @@ def enough(verdict, answer):
 @exercise(points=3)
 def is_legal(verdict, answer):
     """`is_legal(ranks, stages, m)`: can this list of ops for each rank run to its end?"""
-    for name, ranks, stages, m, hint in _charts():
+    for name, ranks, stages, m, hint in [*_charts(), *_drawn(verdict)]:
         try:
             verify(Schedule(name, ranks, loop(len(ranks)), m))
             legal = True
@@ -385,6 +389,33 @@ def _charts():
     )
 
 
+def _drawn(verdict):
+    """Charts like those of `_charts`: legal ones, and such with a mistake in one place."""
+    draw = verdict.random
+    if draw is None:
+        return
+    sizes = verdict.sizes([(3, 4), (4, 6), (4, 2), (2, 2), (3, 3)] * 4)
+    for number, (p, m) in enumerate(sizes):
+        schedule = draw.choice([schedules.gpipe, schedules.one_f_one_b])(p, m)
+        ranks = [list(row) for row in schedule.ranks]
+        row = draw.choice(ranks)
+        k = draw.randrange(len(row) - 1)
+        mistake = number % 7
+        if mistake == 1:
+            row[k], row[k + 1] = row[k + 1], row[k]
+        elif mistake == 2:
+            del row[k]
+        elif mistake == 3:
+            row.insert(draw.randrange(k, len(row)), row[k])
+        elif mistake == 4:
+            row.insert(0, row.pop(next(j for j, op in enumerate(row) if op.kind == "B")))
+        elif mistake == 5:  # its micro-batches in another order than the other ranks'
+            row[:] = [op._replace(microbatch=m - 1 - op.microbatch) for op in row]
+        elif mistake == 6:
+            ranks[0][0], ranks[-1][0] = ranks[-1][0], ranks[0][0]
+        yield f"chart {number}", ranks, p, m, "follow the ops one by one"
+
+
 def published_chart(p, m, mended=False):
     """A 1F1B chart that is often printed: p-1-r forwards, then a backward first.
 
@@ -413,7 +444,7 @@ def published_chart(p, m, mended=False):
 @exercise(points=3)
 def as_data(verdict, answer):
     """`one_f_one_b_ops(p, m)`: 1F1B as a list of `Op` for each rank."""
-    for p, m in SIZES:
+    for p, m in verdict.sizes(SIZES):
         verdict.reasons.append(("note", f"p={p}, m={m}"))
         ranks = answer(p, m)
         if not isinstance(ranks, (list, tuple)) or not all(
@@ -425,7 +456,7 @@ def as_data(verdict, answer):
         schedule = Schedule("yours", ranks, loop(p), m)
         verify(schedule)
         trace, target = simulate(schedule, COST), simulate(schedules.one_f_one_b(p, m), COST)
-        if (p, m) == (4, 8):
+        if (p, m) == (4, 8) and trace != target:  # where it is the same, exercise 6 has shown it
             verdict.figure = _over(trace, target)
         verdict.expect(
             trace.makespan <= target.makespan,
@@ -447,7 +478,8 @@ def as_data(verdict, answer):
         "",
         points=2,
     )
-    lab = Lab(4, 8)
+    p, m = verdict.size(4, 8)
+    lab = Lab(p, m, seed=verdict.seed(0))
     verdict.agree(lab, lab.run(answer), points=1)
 
 

@@ -7,7 +7,7 @@ import signal
 import types
 from dataclasses import dataclass
 
-OURS = os.path.dirname(__file__)
+OURS = os.path.dirname(os.path.dirname(__file__))
 
 
 @dataclass
