@@ -151,6 +151,12 @@ def test_a_cost_of_floats_is_timed_in_floats():
     assert t.makespan == pytest.approx(0.9)
 
 
+def test_a_cost_is_exact_or_not_but_not_half_of_it():
+    cost = Cost(F=Fraction(1, 3), B=0.5, comm=1)
+    assert all(isinstance(x, float) for x in cost.numbers())
+    assert simulate(schedules.gpipe(2, 2), cost).makespan == pytest.approx(3 * (1 / 3 + 0.5) + 2)
+
+
 def test_b_is_twice_f_and_halves_into_i_and_w_unless_told():
     assert (Cost(F=3).B, Cost(F=3).I, Cost(F=3).W) == (6, 3, 3)
     assert Cost(F=1, I=2, W=Fraction(1, 2)).B == Fraction(5, 2)

@@ -21,6 +21,7 @@ from pp_lab.schedule import (
 )
 from pp_lab.schedule import schedules as library
 from pp_lab.schedule.bound import bound_of
+from pp_lab.schedule.lower import messages
 
 often = settings(
     max_examples=100,
@@ -114,6 +115,38 @@ def test_lowered_no_schedule_ever_deadlocks_and_each_message_has_two_ends(schedu
     blocking = replace(cost, blocking=True)
     assert simulate(lowered, blocking).makespan >= simulate(schedule, cost).makespan
     assert simulate(lowered, cost) == simulate(schedule, cost), "on its own, a message costs a hop"
+
+
+@often
+@given(schedules(), st.data())
+def test_lowered_a_rank_sends_at_once_and_waits_only_when_it_has_nothing_to_run(schedule, data):
+    cost = replace(data.draw(costs(schedule.stages)), blocking=True)
+    trace = simulate(schedule, cost)
+    for rank in range(schedule.p):
+        row = [event for event in trace.events if event.rank == rank]
+        unsent, free = set(), 0
+        for k, event in enumerate(row):
+            if event.op.parts:
+                assert not unsent and event.start == free
+                unsent = {send for send in sends_of(trace.schedule, rank, event.op)}
+            elif event.op.action == "SEND":
+                unsent.remove(event.op)
+            elif event.start > free and not unsent:  # it waits for a message
+                following = next(e.op for e in row[k:] if e.op.parts)
+                received = {e.op for e in row[:k]}
+                wanted = {receive for _, receive, *_ in messages(schedule, rank, following)}
+                assert wanted - received, f"{following} could have run"
+            free = event.end
+
+
+def sends_of(schedule, rank, item):
+    """What a rank sends after an item: its moves that carry what the item made."""
+    made = {(op.kind if op.kind == "F" else "B", *op[1:]) for op in item.parts if op.kind != "W"}
+    return [
+        move
+        for move in schedule.ranks[rank]
+        if isinstance(move, Move) and move.action == "SEND" and move[1:] in made
+    ]
 
 
 @seldom

@@ -77,8 +77,8 @@ def _one_order(schedule, cost, outgoing, incoming):
         start, is_op, *what = heappop(soonest)
         if is_op:
             rank, k = what
-            if (k, 0) != (position[rank], unsent[rank]):
-                continue  # it is done, or was in line too early
+            if k != position[rank]:
+                continue  # it was in line twice, and is done
             if free[rank] > start:
                 offer(rank)
                 continue

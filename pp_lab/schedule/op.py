@@ -15,7 +15,7 @@ messages are not spelled out, they follow from the law.
 """
 
 import re
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -100,13 +100,16 @@ class Move(NamedTuple):
         return Move(action, self.kind, self.stage + step, self.microbatch)
 
 
-def ops(kind: str, stage: int, microbatches) -> list[Op]:
+def ops(kind: str, stage: int, microbatches: range) -> list[Op]:
     """One stage's ops of a kind, for each micro-batch. Faster than making them one by one."""
-    return list(
-        map(
-            partial(tuple.__new__, Op), zip(repeat(kind), repeat(stage), microbatches, strict=False)
-        )
-    )
+    fields = zip(repeat(kind), repeat(stage), _numbers(microbatches), strict=False)
+    return list(map(partial(tuple.__new__, Op), fields))
+
+
+@lru_cache(maxsize=8)
+def _numbers(microbatches: range) -> tuple[int, ...]:
+    """The same objects for all stages: a large schedule is smaller and faster to walk through."""
+    return tuple(microbatches)
 
 
 def parse(text: str) -> Op | Pair | Move:
