@@ -7,7 +7,7 @@ PIP    := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 # Inside a container the user is often root, and JupyterLab then wants to be asked twice.
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test doctor solutions release assets format clean
+.PHONY: help lab test grading doctor solutions release assets format clean
 
 help:  ## show this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -17,6 +17,9 @@ lab: $(VENV)/.installed  ## install into .venv and open the first lab in Jupyter
 
 test: $(VENV)/.installed-test  ## unit tests, the labs unsolved, the solutions, the browser check
 	$(PY) -m pytest
+
+grading: $(VENV)/.installed-test  ## the grader on abused notebooks and against nbgrader, minutes
+	PP_LAB_GRADING=yes PYTHONPATH=tests $(PY) -m pytest tests/test_grade_*.py
 
 doctor: $(VENV)/.installed  ## does this machine have what the labs need?
 	@$(PY) -m pp_lab.doctor
