@@ -238,6 +238,7 @@ def test_wall_clock_is_measured_and_pace_takes_its_time():
     assert pace.seconds > 0.01 * predicted.makespan
     assert pace.trace.makespan >= predicted.makespan
     assert [e.op for e in pace.trace.events] == [e.op for e in predicted.events]
+    assert lab.check(pace) == 1, "these messages go without header and without copy"
 
 
 @pytest.mark.parametrize(

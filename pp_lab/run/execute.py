@@ -93,21 +93,14 @@ def _receives_first(row, tags):
     Messages with tags may come in any order: each receive moves up by two ops. Without tags it
     moves up by one, and never past another message.
     """
-    early, ops = [], 0
-    for position, item in enumerate(row):
-        if type(item) is Move and item.action == "RECV":
-            early.append((ops - 2 if tags else ops - 1, 0, position, item))
-        else:
-            ops += type(item) is not Move
-            early.append((ops - 1, 1, position, item))
-    if tags:
-        return [item for *_, item in sorted(early, key=lambda entry: entry[:3])]
-    held, moved = [], []  # held: the op, if any, that waits for the receives behind it
+    moved, held = [], []  # held: the ops that wait for the receives behind them
     for item in row:
         if type(item) is Move and item.action == "RECV":
             moved.append(item)
-            continue
-        moved += held
-        held = [] if type(item) is Move else [item]
-        moved += [item] if type(item) is Move else []
+        elif type(item) is Move and not tags:
+            moved, held = [*moved, *held, item], []
+        else:
+            held.append(item)
+            while sum(type(later) is not Move for later in held) > (2 if tags else 1):
+                moved.append(held.pop(0))
     return moved + held
