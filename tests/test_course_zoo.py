@@ -1,13 +1,17 @@
 """Every check is tested on wrong answers, each of which must hear what is meant for it."""
 
+import importlib
 import re
+from pathlib import Path
 
 import pytest
-import zoo_lab01
 
-from pp_lab.course import lab01
-
-ZOOS = {"lab01": (lab01, zoo_lab01)}
+FOLDER = Path(__file__).parent
+LABS = sorted(p.stem for p in (FOLDER.parent / "pp_lab" / "course").glob("lab[0-9][0-9].py"))
+ZOOS = {
+    lab: (importlib.import_module(f"pp_lab.course.{lab}"), importlib.import_module(f"zoo_{lab}"))
+    for lab in LABS
+}
 
 
 def exercises(lab):
@@ -48,15 +52,20 @@ def test_wrong_answers_hear_what_is_meant_for_them(check, answers):
     assert re.search(message, said, re.DOTALL), said
 
 
-@pytest.mark.parametrize("name", exercises(lab01))
-def test_stubs_are_not_attempted(name):
-    def stub(rank):
+@pytest.mark.parametrize(
+    ("check", "programs", "answers"),
+    [
+        pytest.param(check, name in zoo.PROGRAMS, len(zoo.RIGHT[name][0]), id=f"{lab}-{name}")
+        for lab, (module, zoo) in ZOOS.items()
+        for name, check in exercises(module).items()
+    ],
+)
+def test_stubs_are_not_attempted(check, programs, answers):
+    def program(rank):
         raise NotImplementedError
 
     def function(*arguments):
         raise NotImplementedError
 
-    programs = ("gpipe", "one_f_one_b")
-    stubs = [stub if name in programs else function] * len(zoo_lab01.RIGHT[name][0])
-    score = exercises(lab01)[name](*stubs)
+    score = check(*[program if programs else function] * answers)
     assert (score, score.reasons) == (0, [("note", "not attempted")])

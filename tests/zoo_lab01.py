@@ -1,7 +1,8 @@
 """Answers to the exercises of lab 1: right ones, and wrong ones with what each must be told.
 
 RIGHT[exercise] and WRONG[exercise] list tuples of answers; a wrong one ends with a regular
-expression that the check's reasons must match.
+expression that the check's reasons must match. PROGRAMS: the exercises whose answer is one
+function of a rank.
 """
 
 import math
@@ -559,6 +560,8 @@ def data_tuples(p, m):
 def data_flat(p, m):
     return [op for row in data_1f1b(p, m) for op in row]
 
+
+PROGRAMS = ("gpipe", "one_f_one_b")
 
 RIGHT = {
     "bubble": [(lambda p, m: (p - 1) / (m + p - 1),), (lambda p, m: 1 - m / (m + p - 1),)],

@@ -90,9 +90,12 @@ def _made(op):
 def _receives_first(row, tags):
     """The row with its receives moved up, so that they are under way while ops before run.
 
-    Messages with tags may come in any order: each receive moves up by two ops. Without tags it
-    moves up by one, and never past another message.
+    On gloo a send ends when its receive is posted, so a receive posted long before spares its
+    sender a wake-up; 16 ops ahead is as good as all at once, and bounds the buffers. That needs
+    tags, for messages then come in any order. Without tags a receive moves up by one op, and
+    never past another message.
     """
+    ahead = 16 if tags else 1
     moved, held = [], []  # held: the ops that wait for the receives behind them
     for item in row:
         if type(item) is Move and item.action == "RECV":
@@ -101,6 +104,6 @@ def _receives_first(row, tags):
             moved, held = [*moved, *held, item], []
         else:
             held.append(item)
-            while sum(type(later) is not Move for later in held) > (2 if tags else 1):
+            while sum(type(later) is not Move for later in held) > ahead:
                 moved.append(held.pop(0))
     return moved + held

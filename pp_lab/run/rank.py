@@ -68,8 +68,16 @@ def backward_step(rank, i, x, y, dy):
     """Gradient of x from dy, the gradient of y (None on the last rank, where y is the loss).
     Adds to the gradients of the stage's weights."""
     if y.requires_grad:  # not so where all that came before is frozen
-        torch.autograd.backward(y, dy)
+        _engine((y,), (torch.ones_like(y) if dy is None else dy,), False, False, ())
     return x.grad
+
+
+def _engine(*arguments):
+    """torch.autograd.backward without its checks, which take longer than a small backward: the
+    shapes have been checked."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        *arguments, allow_unreachable=True, accumulate_grad=True
+    )
 
 
 class Rank:
