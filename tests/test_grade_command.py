@@ -231,3 +231,8 @@ def test_nbgrader_gives_the_same_marks(tmp_path):
     assert {name: sorted(map(float, m)) for name, *m in found} == marks, ours.stderr + theirs.stderr
     assert marks["solved"] == [1, 2, 3] and marks["unsolved"] == [0, 0, 0]
     assert marks["half"] == [0, 1, 2] and 0 < marks["partly"][-1] < 3
+
+
+def test_the_page_of_who_solved_it_shows_their_timeline(graded):
+    folder, *_ = graded
+    assert "data:image/png" in page(folder, "solved")

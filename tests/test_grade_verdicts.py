@@ -8,9 +8,8 @@ from pathlib import Path
 
 import abuse
 import pytest
-import zoo_lab01
+from test_course_zoo import ZOOS, exercises
 
-from pp_lab.course import lab01
 from pp_lab.course.exercise import Verdict, drawn
 from pp_lab.course.grading.assemble import Course
 from pp_lab.course.grading.main import Grader
@@ -29,7 +28,8 @@ def short(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service():
-    with Service(["pp_lab.course.lab01", "zoo_lab01"]) as service:
+    modules = [module.__name__ for pair in ZOOS.values() for module in pair]
+    with Service(modules) as service:
         yield service
 
 
@@ -109,12 +109,19 @@ def test_what_else_was_changed_is_reported(grade, short, kind, remark):
     assert (remark in "\n".join(remarks)) if remark else remarks == []
 
 
-def in_a_sandbox(service, name, kind, number):
+@functools.cache
+def courses():
+    """{lab: Course}, by the module of its checks."""
+    found = map(Course, sorted((ROOT / "solutions").glob("*.ipynb")))
+    return {course.preload[0].rpartition(".")[2]: course for course in found}
+
+
+def in_a_sandbox(service, lab, name, kind, number):
     """The grader's verdict on one answer of the zoo, with the sizes of the notebook."""
-    course = Course(ROOT / "solutions" / "pp_lab.ipynb")
+    course = courses()[lab]
     exercise = next(e for e in course.exercises if e.name == name)
     functions = ", ".join(re.findall(r"\w+", exercise.check.split("(")[1]))
-    source = f"from zoo_lab01 import {kind}\n{functions}, *_ = {kind}[{name!r}][{number}]"
+    source = f"from zoo_{lab} import {kind}\n{functions}, *_ = {kind}[{name!r}][{number}]"
     task = dict(
         name=name, imports=course.imports, check=exercise.check, cells=[("answer", source)],
         extra=None, seed=None, closed=[], timeout=LIMIT,
@@ -122,27 +129,41 @@ def in_a_sandbox(service, name, kind, number):
     return service._judge(task) | {"of": exercise.points}
 
 
-WRONG = [
-    ("steps", 0), ("steps", 3), ("steps", 7), ("steps", 9), ("steps", 10),
-    ("exchange", 0), ("exchange", 3), ("exchange", 4), ("exchange", 5),
-    ("gpipe", 0), ("gpipe", 1), ("gpipe", 3), ("gpipe", 7), ("gpipe", 8), ("gpipe", 9),
-    ("one_f_one_b", 1), ("one_f_one_b", 5), ("one_f_one_b", 9), ("as_data", 5), ("cut", 9),
-]  # fmt: skip
+def graded(kind, numbers):
+    """(lab, exercise, number) of answers of every zoo."""
+    return [
+        (lab, name, number)
+        for lab, (module, zoo) in ZOOS.items()
+        for name in exercises(module)
+        for number in numbers(len(getattr(zoo, kind)[name]))
+    ]
 
 
-@pytest.mark.parametrize(("name", "number"), WRONG)
-def test_in_a_sandbox_a_wrong_answer_hears_the_same_and_gets_the_same(service, name, number):
-    *answers, message = zoo_lab01.WRONG[name][number]
-    verdict = in_a_sandbox(service, name, "WRONG", number)
+@pytest.mark.parametrize(
+    ("lab", "name", "number"), graded("WRONG", lambda count: (0, count // 2, count - 1))
+)
+def test_in_a_sandbox_a_wrong_answer_hears_the_same_and_gets_the_same(service, lab, name, number):
+    module, zoo = ZOOS[lab]
+    *answers, message = zoo.WRONG[name][number]
+    verdict = in_a_sandbox(service, lab, name, "WRONG", number)
     told = "\n".join(text for _, text in verdict["reasons"])
+    message = message.split("\n")[0]  # the line is named of code in an answer cell only
     assert re.search(message, told, re.DOTALL), told
-    assert verdict["points"] == getattr(lab01, name)(*answers)
+    assert verdict["points"] == exercises(module)[name](*answers)
 
 
-@pytest.mark.parametrize("name", zoo_lab01.RIGHT)
-def test_in_a_sandbox_a_right_answer_gets_all_points(service, name):
-    verdict = in_a_sandbox(service, name, "RIGHT", -1)
+@pytest.mark.parametrize(("lab", "name", "number"), graded("RIGHT", lambda count: (count - 1,)))
+def test_in_a_sandbox_a_right_answer_gets_all_points(service, lab, name, number):
+    verdict = in_a_sandbox(service, lab, name, "RIGHT", number)
     assert verdict["points"] == verdict["of"], verdict
+
+
+@pytest.mark.parametrize(("points", "figure"), [(2, "timeline"), (1, "")])
+def test_a_timeline_of_drawn_sizes_is_shown_only_to_who_holds_them(monkeypatch, points, figure):
+    judged = {"points": points, "reasons": [], "figure": "timeline"}
+    monkeypatch.setattr(Service, "_judge", lambda self, task: dict(judged))
+    verdict = Service.verdict(object.__new__(Service), 2, "drawn")
+    assert (verdict["points"], verdict["figure"]) == (points, figure)
 
 
 # ---- drawn sizes
@@ -176,9 +197,10 @@ def test_the_same_seed_draws_the_same_and_another_seed_another():
     assert sizes("a 1") == sizes("a 1") != sizes("a 2")
 
 
-@pytest.mark.parametrize("name", [n for n in zoo_lab01.RIGHT if n not in ("gpipe", "one_f_one_b")])
-def test_a_right_answer_holds_for_drawn_sizes(name):
-    with drawn(random.randrange(10**6)):
-        for answers in zoo_lab01.RIGHT[name]:
-            score = getattr(lab01, name)(*answers)
-            assert score.passed, str(score)
+@pytest.mark.parametrize(("lab", "name", "number"), graded("RIGHT", range))
+def test_a_right_answer_holds_for_drawn_sizes(lab, name, number):
+    module, zoo = ZOOS[lab]
+    for seed in random.sample(range(10**6), 2):
+        with drawn(seed):
+            score = exercises(module)[name](*zoo.RIGHT[name][number])
+        assert score.passed, f"seed {seed}\n{score}"

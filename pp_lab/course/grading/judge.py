@@ -50,7 +50,7 @@ def judge(task):
     return {
         "points": float(score),
         "reasons": [list(reason) for reason in score.reasons],
-        "figure": score.figure.html if score.figure is not None and task["seed"] is None else "",
+        "figure": score.figure.html if score.figure is not None else "",
     }
 
 

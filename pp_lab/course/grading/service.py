@@ -116,6 +116,8 @@ class Service:
         """
         hidden = self._judge(drawn)
         result = hidden
+        if hidden.get("points", 0) < points:
+            hidden.pop("figure", None)  # it would show the sizes to who does not yet hold them
         if shown is not None and hidden.get("points", 0) < points and not unsolved(hidden):
             result = self._judge(shown)
         marks = [r.get("points", 0) for r in (hidden, result)]
