@@ -4,6 +4,7 @@ from . import schedules
 from .bound import lower_bound, optimum
 from .cost import Cost
 from .errors import LabError, ScheduleError
+from .layers import Layers
 from .lower import lower
 from .model import Model
 from .op import Move, Op, Pair, needs
@@ -12,7 +13,7 @@ from .trace import Event, Trace, simulate
 from .verify import verify
 
 __all__ = [
-    "Cost", "Event", "LabError", "Model", "Move", "Op", "Pair", "Placement", "Schedule",
+    "Cost", "Event", "LabError", "Layers", "Model", "Move", "Op", "Pair", "Placement", "Schedule",
     "ScheduleError", "Trace", "bidirectional", "loop", "lower", "lower_bound", "needs", "optimum",
     "schedules", "simulate", "verify", "vshape",
 ]  # fmt: skip

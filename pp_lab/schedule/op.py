@@ -100,6 +100,35 @@ class Move(NamedTuple):
         return Move(action, self.kind, self.stage + step, self.microbatch)
 
 
+class Node(NamedTuple):
+    """A part of an op, where a stage is one layer of a mixture-of-experts model.
+
+    `Node("F", 2, 0, "mlp")`, written `2F0.mlp`: the experts of layer 2, forward, micro-batch 0.
+    The parts follow each other as in `PARTS`; those in `EXCHANGES` are the all-to-alls between
+    the ranks that share the experts, and have no weights.
+    """
+
+    kind: str
+    stage: int
+    microbatch: int
+    part: str
+
+    def __str__(self):
+        return f"{self.stage}{self.kind}{self.microbatch}.{self.part}"
+
+    @property
+    def parts(self):
+        return (self,)
+
+    @property
+    def label(self):
+        return f"{self.kind}{self.microbatch} {self.part}"
+
+
+PARTS = ("attn", "dispatch", "mlp", "combine")
+EXCHANGES = ("dispatch", "combine")
+
+
 def ops(kind: str, stage: int, microbatches: range) -> list[Op]:
     """One stage's ops of a kind, for each micro-batch. Faster than making them one by one."""
     fields = zip(repeat(kind), repeat(stage), _numbers(microbatches), strict=False)
@@ -129,7 +158,7 @@ def parse(text: str) -> Op | Pair | Move:
     )
 
 
-def needs(item: Op | Pair, stages: int) -> tuple[Op, ...]:
+def needs(item: Op | Pair | Node, stages: int) -> tuple[Op | Node, ...]:
     """What must be finished before `item` can start, in a model of `stages` stages.
 
     A forward needs the forward of the stage before. A backward (B, or I) needs the
@@ -139,6 +168,8 @@ def needs(item: Op | Pair, stages: int) -> tuple[Op, ...]:
     """
     if isinstance(item, Pair):
         return needs(item.f, stages) + needs(item.b, stages)
+    if isinstance(item, Node):
+        return _needs_of_part(item, stages)
     kind, stage, microbatch = item
     if kind == "F":
         return (Op("F", stage - 1, microbatch),) if stage > 0 else ()
@@ -146,3 +177,16 @@ def needs(item: Op | Pair, stages: int) -> tuple[Op, ...]:
         return (Op("I", stage, microbatch),)
     own = Op("F", stage, microbatch)
     return (own, Op("I", stage + 1, microbatch)) if stage + 1 < stages else (own,)
+
+
+def _needs_of_part(node, stages):
+    """The same law for the parts of layers: forwards go along `PARTS`, gradients back."""
+    if node.kind == "W":
+        return (node._replace(kind="I"),)
+    own = () if node.kind == "F" else (node._replace(kind="F"),)
+    step, kind = (-1, "F") if node.kind == "F" else (1, "I")
+    layer, position = divmod(PARTS.index(node.part) + step, len(PARTS))
+    stage = node.stage + layer
+    return own + (
+        (Node(kind, stage, node.microbatch, PARTS[position]),) if 0 <= stage < stages else ()
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .collector import paused
 from .errors import ScheduleError
-from .op import Move, Op, Pair, parse
+from .op import Move, Node, Op, Pair, parse
 
 # What torch's runtime needs around a schedule when parameters are sharded or gradients are
 # reduced. It moves no activation, so it means nothing here.
@@ -138,7 +138,7 @@ class Schedule:
 
     def label(self, item):
         """The shortest name of an op that is clear within its rank's row."""
-        if not all(isinstance(op, Op) for op in getattr(item, "parts", [item])):
+        if not all(isinstance(op, (Op, Node)) for op in getattr(item, "parts", [item])):
             return repr(item)  # in the picture of a schedule that is refused
         if self.stages == self.p and len(self.placement.copies) == 1:
             return item.label

@@ -1,11 +1,13 @@
 """When everything happened, simulated or measured, and what follows from it."""
 
+import itertools
 import json
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
 
 from .cost import F1B2, Cost, exact
+from .layers import Layers, time_layers
 from .lower import lower, rendezvous
 from .op import Move, Op, Pair, needs
 from .schedule import Schedule
@@ -34,15 +36,18 @@ class Lane(NamedTuple):
     ends: list
 
 
-def simulate(schedule: Schedule, cost: Cost = F1B2) -> "Trace":
+def simulate(schedule: Schedule, cost: Cost | Layers = F1B2) -> "Trace":
     """Time a schedule. Exact for ints and Fractions, and linear in the number of ops.
 
     Each rank runs its ops in order, each as soon as the rank is free and everything it
     needs has arrived; a value from another rank arrives `cost.comm` after it was made. Where
     `cost.blocking`, messages are a rendezvous instead, and those that the schedule does not
     spell out are placed by `lower`. Raises ScheduleError for a schedule that cannot run to
-    its end.
+    its end. With `Layers` as the cost, ops are timed node by node, on two streams.
     """
+    if isinstance(cost, Layers):
+        schedule, lanes = time_layers(schedule, cost)
+        return Trace(schedule, itertools.starmap(Lane, lanes), cost)
     if cost.blocking:
         schedule = schedule if schedule.has_moves else lower(schedule, cost)
         return Trace(schedule, map(Event._make, rendezvous(schedule, cost)), cost)

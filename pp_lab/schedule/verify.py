@@ -41,8 +41,8 @@ def activations(schedule: Schedule, rank: int, freed: str = "W"):
     held, count = [], 0
     for item in schedule.ranks[rank]:
         most = count
-        for kind, _, _ in item.parts:
-            count += change[kind]
+        for op in item.parts:
+            count += change[op[0]]
             if count > most:
                 most = count
         held.append(most)
