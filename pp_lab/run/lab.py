@@ -1,14 +1,18 @@
 """`Lab`: a problem, its reference, real runs of it, and the comparison."""
 
+import copy
 import inspect
 import os
 import time
+from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 
 import torch
 
 from ..schedule.cost import Cost
 from ..schedule.errors import LabError
+from ..schedule.layers import Layers, by_lane, spread
 from ..schedule.lower import lower
 from ..schedule.op import Op
 from ..schedule.schedule import Schedule, loop
@@ -18,6 +22,7 @@ from ..schedule.verify import verify
 from .compare import bounds, diagnose, differences
 from .launch import launch, server
 from .model import ACTIVATIONS, DTYPES, Problem, Result, reference
+from .moe import MoELayer
 from .score import Score
 from .worker import Job
 
@@ -161,17 +166,26 @@ class Lab:
             raise ProblemError(f"clock={clock!r} is not known: choose virtual, wall or pace")
         if not (isinstance(pace, (int, float)) and pace > 0):
             raise ProblemError(f"pace={pace!r}: give the seconds that one unit of cost takes")
-        schedule = self._schedule(program)
+        if isinstance(cost, Layers):
+            layers, program = self._in_layers(program, cost)
+        else:
+            layers = self
+            program = self._schedule(program) or program
+        schedule = program if isinstance(program, Schedule) else None
         placement = schedule.placement if schedule else placement or loop(self.stages)
         size = schedule.p if schedule else 1 + max(max(copy) for copy in placement.copies)
         steps = {"forward_step": forward_step, "backward_step": backward_step}
         self._try_shapes()
         job = Job(
             name=schedule.name if schedule else getattr(program, "__name__", "rank program"),
-            problem=self.problem,
+            problem=layers.problem,
             placement=placement,
             size=size,
-            program=lower(schedule, cost).ranks if schedule else program,
+            program=program
+            if not schedule
+            else schedule.ranks
+            if layers is not self
+            else lower(schedule, cost).ranks,
             recompute=_recompute(recompute, self.stages),
             steps=tuple((name, step) for name, step in steps.items() if step),
             clock=clock,
@@ -183,7 +197,7 @@ class Lab:
         )
         began = time.perf_counter()
         reports = start(job)
-        return reports and Run(self, job, reports, time.perf_counter() - began)
+        return reports and Run(layers, job, reports, time.perf_counter() - began)
 
     def check(self, run, *, makespan=None, peak=None, messages=None) -> Score:
         """Compare a run with the reference, elementwise, and with targets where they are given.
@@ -210,8 +224,34 @@ class Lab:
             reasons.append(_target("messages", sum(run.messages), messages))
         return Score(sum(kind == "yes" for kind, _ in reasons), len(reasons), reasons)
 
-    def _schedule(self, program):
-        """The schedule that `program` is or makes; None for a rank program."""
+    def _in_layers(self, program, model):
+        """(a lab in which every layer is a stage, the schedule of nodes) for `Layers`."""
+        blocks, cut = self.problem.given_blocks or (), set(self.problem.cut)
+        if not blocks or not all(isinstance(block, MoELayer) for block in blocks):
+            raise ProblemError("Layers as the cost are for a lab whose blocks are all MoELayer")
+        if cut != {model.layers}:
+            raise ProblemError(
+                f"the cost has {model.layers} layers per stage, this lab's stages have "
+                f"{' or '.join(map(str, sorted(cut)))}"
+            )
+        if self.microbatches % model.ep:
+            raise ProblemError(
+                f"{self.microbatches} micro-batches cannot be dealt out evenly to {model.ep} "
+                "expert-parallel ranks"
+            )
+        schedule = self._schedule(program, self.microbatches // model.ep)
+        if schedule is None:
+            raise ProblemError("with Layers as the cost, give a schedule, not a rank program")
+        lab = copy.copy(self)
+        lab.problem = replace(self.problem, cut=(1,) * len(blocks))
+        return lab, spread(schedule, model)
+
+    def _schedule(self, program, microbatches=None):
+        """The schedule that `program` is or makes; None for a rank program.
+
+        microbatches: of the schedule, if not the lab's
+        """
+        microbatches = microbatches or self.microbatches
         if callable(program):
             wanted = [
                 p
@@ -226,23 +266,23 @@ class Lab:
                     "rank program takes one (rank), a schedule generator two (p, m)"
                 )
             name = getattr(program, "__name__", "schedule")
-            program = program(self.stages, self.microbatches)
+            program = program(self.stages, microbatches)
             if not isinstance(program, Schedule):
                 if not isinstance(program, (list, tuple)):
                     raise ProblemError(
                         f"{name} returned {program!r}, not a list of ops for each "
                         "rank: is a return missing?"
                     )
-                program = Schedule(name, program, loop(self.stages), self.microbatches)
+                program = Schedule(name, program, loop(self.stages), microbatches)
         if not isinstance(program, Schedule):
             raise ProblemError(
                 f"cannot run {program!r}: give a function of a rank, a Schedule, "
                 "or a function of (p, m) that makes one"
             )
-        if (program.stages, program.microbatches) != (self.stages, self.microbatches):
+        if (program.stages, program.microbatches) != (self.stages, microbatches):
             raise ProblemError(
                 f"{program.name} is for {program.stages} stages and {program.microbatches} "
-                f"micro-batches, this lab has {self.stages} and {self.microbatches}: make a "
+                f"micro-batches, this lab has {self.stages} and {microbatches}: make a "
                 f"Lab(stages={program.stages}, microbatches={program.microbatches})"
             )
         verify(program)
@@ -280,12 +320,14 @@ class Run:
 
     def __init__(self, lab, job, reports, seconds):
         self.lab, self.seconds = lab, seconds
-        items = [[item for item, *_ in report.items] for report in reports]
+        lanes = [by_lane(report.items, key=itemgetter(0)) for report in reports]
+        items = [[item for item, *_ in of["compute"]] for of in lanes]
         self.schedule = Schedule(job.name, items, job.placement, lab.microbatches)
         events = [
-            Event(rank, "compute", *entry)
-            for rank, report in enumerate(reports)
-            for entry in report.items
+            Event(rank, lane, *entry)
+            for rank, of in enumerate(lanes)
+            for lane, entries in of.items()
+            for entry in entries
         ]
         measured = job.clock == "wall"
         self.trace = Trace(self.schedule, events, None if measured else job.cost, job.clock)
@@ -340,6 +382,10 @@ class Run:
                 f"{number(time)}"
             )
         allowed = None if self.exact else bounds(problem)
+        if allowed and isinstance(self.trace.cost, Layers):
+            # An expert multiplies the tokens of all ranks at once, in sums of another length.
+            most = 1e3 * torch.finfo(problem.torch_dtype).eps
+            allowed = {n: b + most * right.grads[n].abs().max() for n, b in allowed.items()}
         wrong = differences(problem, self.grads, right.grads, allowed)
         if wrong:
             worst = max(wrong, key=lambda d: d.stage)

@@ -110,6 +110,7 @@ class Rank:
         self.seen = set()  # the F, I and W that this rank has done
         self.peak = 0  # most activations held at once
         self.items = []  # (item, start, end), in order
+        self.has_own_experts = False  # that no other copy of the model has
         self.losses = {}
         self._runs = {"F": self._run_F, "B": self._run_B, "I": self._run_I, "W": self._run_W}
         self.declared = isinstance(clock, VirtualClock)  # time that is not measured may be spent

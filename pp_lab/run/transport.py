@@ -51,7 +51,8 @@ class Request:
         transport = self.transport
         if transport.place.startswith("after"):  # the learner's own wait
             transport.at(f"in wait() of {self.verb}")
-        transport.waiting = self, time.monotonic()  # so that who waits for whom can be told
+        if transport.watched:  # so that who waits for whom can be told
+            transport.waiting = self, time.monotonic()
         (self.work.wait if self.thread is None else self.thread.join)()
         transport.waiting = None
         if self.failure:
@@ -110,6 +111,7 @@ class Transport:
         self._free = []  # buffers of messages that have been unpacked
         self.outstanding = {}  # requests that are not done, oldest first; the values mean nothing
         self.waiting = None  # the request in whose wait() the rank is, and since when
+        self.watched = True  # not so where several threads wait
         with open(status, "wb") as file:
             file.write(bytes(STATUS))
         with open(status, "r+b") as file:

@@ -25,10 +25,12 @@ import torch
 import torch.distributed as dist
 
 from ..schedule.cost import Cost
+from ..schedule.layers import Layers
 from ..schedule.schedule import Placement
 from .clocks import CudaClock, PaceClock, VirtualClock, WallClock
 from .execute import Plan
 from .model import Problem, finish
+from .nodes import NodePlan
 from .rank import Rank, StepError
 from .transport import Transport, TransportError
 
@@ -47,7 +49,7 @@ class Job:
     recompute: object  # None, or a function (stage, micro-batch) -> bool
     steps: tuple  # pairs ("forward_step" or "backward_step", function)
     clock: str
-    cost: Cost
+    cost: Cost | Layers
     pace: float
     backend: str
     tags: bool
@@ -114,10 +116,11 @@ def _run(job, index, link):
 def prepare(job, index, device, status):
     """The `Rank` for a process that has joined its group; `status`: see `Transport`."""
     torch.set_num_threads(1)
+    cost = job.cost.on(index) if isinstance(job.cost, Layers) else job.cost
     clock = {
-        "virtual": lambda: VirtualClock(job.cost),
+        "virtual": lambda: VirtualClock(cost),
         "wall": CudaClock if device.type == "cuda" else WallClock,
-        "pace": lambda: PaceClock(job.cost, job.pace),
+        "pace": lambda: PaceClock(cost, job.pace),
     }[job.clock]()
     longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
     capacity = max(longest * job.problem.microbatches, 1 << 16)
@@ -132,6 +135,8 @@ def ready(job, rank):
     """A function that runs the learner's program, or this rank's row of the schedule."""
     if callable(job.program):
         return lambda: job.program(rank)
+    if isinstance(job.cost, Layers):
+        return NodePlan(rank, job.program[rank.index], job.cost).run
     return Plan(rank, job.program[rank.index]).run
 
 
@@ -197,6 +202,7 @@ def _sum_copies(rank):
         (stage, name, copy): parameter
         for (copy, stage), module in rank.modules.items()
         for name, parameter in rank.problem.parameters(stage, module).items()
+        if not (rank.has_own_experts and ".experts." in name)
     }
     terms = {k: torch.zeros_like(p) if p.grad is None else p.grad for k, p in held.items()}
     transport.make_room(max((p.numel() * p.element_size() for p in held.values()), default=0))

@@ -71,6 +71,10 @@ class Layers:
             return self.a2a
         return {"attn": self.attn, "mlp": self.mlp[ep]}[node.part] * (2 if node.kind == "B" else 1)
 
+    def on(self, rank):
+        """The costs as a rank of a run sees them: its own expert-parallel rank's."""
+        return replace(self, ep=1, mlp=(self.mlp[rank % self.ep],))
+
     def __str__(self):
         mlp = "/".join(map(str, dict.fromkeys(self.mlp)))
         return (
@@ -111,12 +115,12 @@ def _kind(op, kind, part, split):
     return None
 
 
-def time_layers(schedule, model):
-    """The events of a schedule whose ops are layers: (schedule of nodes, lanes).
+def spread(schedule, model):
+    """A schedule of ops as one of nodes, each rank's in the order in which they are enqueued.
 
-    schedule: is verified first. The lanes are (rank, "compute" or "all-to-all", nodes, starts,
-    ends). With ep > 1, rank r of the pipeline is the ranks r*ep … r*ep + ep-1, and micro-batch i
-    of the e-th of them is e*m + i, as for any copies of a model.
+    It is verified first. Every layer is a stage of its own. With ep > 1, rank r of the pipeline
+    is the ranks r*ep … r*ep + ep-1, and micro-batch i of the e-th of them is e*m + i, as for any
+    copies of a model.
     """
     timed(schedule, lambda item: 1)
     placement, m, ep = schedule.placement, schedule.microbatches, model.ep
@@ -138,33 +142,51 @@ def time_layers(schedule, model):
         for row in schedule.ranks
         for e in range(ep)
     ]
-    placement = Placement(placement.name, tuple(copies))
-    whole = Schedule(schedule.name, rows, placement, m * ep)
-    names = ("compute",) if model.streams == 1 else ("compute", "all-to-all")
+    return Schedule(schedule.name, rows, Placement(placement.name, tuple(copies)), m * ep)
+
+
+def time_layers(schedule, model):
+    """The events of a schedule whose ops are layers: (schedule of the nodes that compute, lanes).
+
+    The lanes are (rank, "compute" or "all-to-all", nodes, starts, ends).
+    """
+    whole = spread(schedule, model)
+    m = schedule.microbatches
     lanes, queues = [], []
-    for rank, row in enumerate(rows):
+    for rank, row in enumerate(whole.ranks):
         rules = _rules(whole, rank, model)
-        for name in names:
-            mine = [n for n in row if model.streams == 1 or _lane(n) == name]
+        for mine in [row] if model.streams == 1 else by_lane(row).values():
             lanes.append((rank, mine))
-            queues.append((rules, list(_tasks(mine, whole, m, ep))))
+            queues.append((rules, list(_tasks(mine, whole, m, model.ep))))
     spans, _ = clock(queues, m)
-    computed = [[n for n in row if _lane(n) == "compute"] for row in rows]
     result = []
     for (rank, mine), (_, tasks), (starts, ends) in zip(lanes, queues, spans, strict=True):
         assert len(ends) == len(tasks), "a legal schedule's nodes cannot wait for each other"
         real = [k for k, task in enumerate(tasks) if task[0][0] != "gate"]
-        for name in ("compute", "all-to-all"):
-            of = [
-                (n, starts[k], ends[k]) for n, k in zip(mine, real, strict=True) if _lane(n) == name
-            ]
+        moments = {node: (starts[k], ends[k]) for node, k in zip(mine, real, strict=True)}
+        for name, of in by_lane(mine).items():
             if of:
-                result.append((rank, name, *map(list, zip(*of, strict=True))))
-    return Schedule(schedule.name, computed, placement, m * ep), result
+                result.append((rank, name, of, *map(list, zip(*map(moments.get, of), strict=True))))
+    return computing(whole), result
 
 
-def _lane(node):
-    return "all-to-all" if node.part in EXCHANGES else "compute"
+def computing(schedule):
+    """A schedule of nodes without its all-to-alls."""
+    rows = [by_lane(row)["compute"] for row in schedule.ranks]
+    return Schedule(schedule.name, rows, schedule.placement, schedule.microbatches)
+
+
+def by_lane(row, key=lambda item: item):
+    """{stream: what runs on it, in order}, compute first. key: gives an entry's op or node."""
+    found = {"compute": [], "all-to-all": []}
+    for entry in row:
+        found[lane_of(key(entry))].append(entry)
+    return found
+
+
+def lane_of(item):
+    """The stream on which an op or a node runs."""
+    return "all-to-all" if getattr(item, "part", None) in EXCHANGES else "compute"
 
 
 def _tasks(row, schedule, m, ep):
@@ -219,10 +241,6 @@ def pair_time(model):
         }
         for kind, places in _rules(alone, 0, replace(model, ep=1, mlp=model.mlp[:1])).items()
     }
-    streams = (
-        [row]
-        if model.streams == 1
-        else [[n for n in row if _lane(n) == name] for name in ("compute", "all-to-all")]
-    )
+    streams = [row] if model.streams == 1 else by_lane(row).values()
     spans, _ = clock([(rules, list(_tasks(mine, alone, 2, 1))) for mine in streams], 2)
     return max(ends[-1] for _, ends in spans)
