@@ -1,6 +1,7 @@
 """Every check is tested on wrong answers, each of which must hear what is meant for it."""
 
 import importlib
+import math
 import re
 from pathlib import Path
 
@@ -41,6 +42,19 @@ def test_every_exercise_has_six_wrong_answers_and_two_right_ones(lab):
 def test_right_answers_get_all_points(check, answers):
     score = check(*answers)
     assert score == score.of == check.points, str(score)
+
+
+GARBAGE = [math.nan, math.inf, None, -1, "text", [], [[None]], {}, (math.nan, math.nan), object()]
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=lambda value: repr(value).split(" at ")[0])
+@pytest.mark.parametrize("lab", ZOOS)
+def test_what_is_no_answer_earns_nothing_and_hears_a_sentence(lab, value):
+    module, zoo = ZOOS[lab]
+    for name, check in exercises(module).items():
+        score = check(*[lambda *arguments: value] * len(zoo.RIGHT[name][0]))
+        assert score < check.points, f"{name}: {score}"
+        assert score.reasons[-1][0] == "no" and len(score.reasons[-1][1]) > 20, f"{name}: {score}"
 
 
 @pytest.mark.parametrize(("check", "answers"), animals("WRONG"))

@@ -66,6 +66,19 @@ def test_a_kept_tensor_is_the_same_object_when_it_is_named_again(ends):
     assert ends[0].receive(keep=True)["value"] is tensor
 
 
+def test_a_kept_tensor_that_was_changed_in_place_comes_back_changed_and_leaves_the_first_alone(
+    ends,
+):
+    tensor = torch.zeros(2)
+    theirs = carried(ends, tensor, keep=True)
+    theirs += 1
+    ends[1].send({"value": theirs}, keep=True)
+    assert ends[0].receive(keep=True)["value"].tolist() == [1, 1]
+    assert tensor.tolist() == [0, 0]
+    tensor += 2
+    assert carried(ends, tensor, keep=True).tolist() == [2, 2]
+
+
 class Everything(float):
     """Says that it is equal to all, and would run code when unpickled."""
 
@@ -121,3 +134,19 @@ def test_silence_ends_at_the_deadline_and_a_closed_line_at_once(ends):
 def test_magics_do_nothing_and_keep_the_lines_where_they_are():
     source = "%load_ext x\nif 1:\n    !ls\na = 5 % 3\n"
     assert without_magics(source) == "pass\nif 1:\n    pass\na = 5 % 3\n"
+
+
+def test_a_stand_in_for_a_rank_is_at_the_micro_batch_that_the_rank_is_at():
+    """What is random in a stage depends on it."""
+    from types import SimpleNamespace
+
+    from pp_lab.course.grading.answer import RemoteRank
+    from pp_lab.run.model import Stage
+
+    stage = Stage([torch.nn.Dropout(0.5)], [7])
+    proxy = RemoteRank(SimpleNamespace(modules={(0, 0): stage}), None)
+    drawn = []
+    for microbatch in (1, 2, 1):
+        proxy.at(0, 0, microbatch)
+        drawn.append(proxy.module(torch.ones(64)))
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])

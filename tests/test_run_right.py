@@ -1,5 +1,8 @@
 """Runs on real processes: what the simulator says, and what one process computes."""
 
+import contextlib
+import io
+
 import pytest
 import torch
 from programs import gpipe, one_f_one_b
@@ -225,6 +228,27 @@ def test_latency_of_a_hop_reaches_the_receiver_of_a_rank_program():
         (Op("F", 1, 0), 6, 7),
         (Op("B", 1, 0), 7, 9),
     ]
+
+
+def test_at_a_pace_messages_take_the_latency_of_a_hop():
+    lab, schedule = pp.Lab(2, 3), schedules.gpipe(2, 3)
+    cost = Cost(F=1, B=2, comm=3)
+    run = lab.run(schedule, clock="pace", cost=cost, pace=0.01)
+    predicted = simulate(schedule, cost)
+    assert run.trace.makespan >= predicted.makespan == simulate(schedule).makespan + 6
+    assert lab.check(run) == 1
+
+    def program(rank):
+        if rank.index == 0:
+            rank.send_forward(0, rank.forward(0, rank.recv_forward(0)))
+        else:
+            began = rank.now
+            rank.recv_forward(0)
+            print(rank.now - began >= 3)
+
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        lab.run(program, clock="pace", cost=cost, pace=0.01)
+    assert said.getvalue() == "[rank 1] True\n"
 
 
 def test_wall_clock_is_measured_and_pace_takes_its_time():

@@ -11,8 +11,10 @@ A check asks its verdict for sizes and seeds. In the notebook it gets those that
 import contextlib
 import functools
 import linecache
+import math
 import random
 import traceback
+from numbers import Real
 
 from ..run import Score
 from ..run.launch import NotAttempted
@@ -77,6 +79,16 @@ class Verdict:
         self.reasons.append(("no", no))
         raise _Failed
 
+    def number(self, call, value):
+        """`value`, if it is a finite number; else the check ends. call: what gave it, for the
+        learner: "bubble(p=4, m=8)"."""
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            self.fail(
+                f"{call} gives {_short(value)}, not a number"
+                + (": is a return missing?" if value is None else "")
+            )
+        return value
+
     def agree(self, lab, run, points, **targets):
         """The run equals the reference and meets its targets (see `Lab.check`)."""
         score = lab.check(run, **targets)
@@ -91,6 +103,28 @@ class Verdict:
             self.points += points * score / score.of
         if not score.passed:
             raise _Failed
+
+
+def recognised(answer, mistakes, cases):
+    """The sentence for the first known mistake that gives what `answer` gives in every case.
+
+    mistakes: pairs (function, sentence)
+    """
+    for wrong, sentence in mistakes:
+        if all(_same(answer(*case), wrong(*case)) for case in cases):
+            return sentence
+    return None
+
+
+def _same(a, b):
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return isinstance(a, Real) and abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1)
+
+
+def _short(value):
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _row(value):

@@ -1,12 +1,11 @@
 """The checks of labs/pp_lab.ipynb. Each takes the learner's functions and gives a `Score`."""
 
 from fractions import Fraction
-from numbers import Real
 
 from ..run import Lab
 from ..schedule import Cost, Op, Schedule, ScheduleError, loop, schedules, simulate, verify
 from ..show import timeline
-from .exercise import exercise
+from .exercise import exercise, recognised
 
 COST = Cost(F=1, B=2)
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 4), (4, 2), (4, 8), (5, 3), (8, 32)]
@@ -45,10 +44,10 @@ def bubble(verdict, answer):
         (lambda p, m: 1 / m, "it also depends on p: look at a picture with more ranks"),
     ]
     for p, m in verdict.sizes(SIZES):
-        value = _number(verdict, "bubble", answer(p, m), p=p, m=m)
+        value = verdict.number(f"bubble(p={p}, m={m})", answer(p, m))
         trace = simulate(schedules.gpipe(p, m), COST)
         if abs(value - trace.bubble) > 1e-9:
-            known = _recognised(answer, mistakes)
+            known = recognised(answer, mistakes, SIZES)
             verdict.fail(
                 f"bubble(p={p}, m={m}) is {_show(value)}, but the simulated bubble is "
                 f"{_show(trace.bubble)}"
@@ -210,9 +209,9 @@ def in_flight(verdict, answer):
     for p, m in sizes:
         measured = simulate(schedules.one_f_one_b(p, m), COST).peak_activations
         for r in range(p):
-            value = _number(verdict, "in_flight", answer(p, m, r), p=p, m=m, r=r)
+            value = verdict.number(f"in_flight(p={p}, m={m}, r={r})", answer(p, m, r))
             if value != measured[r]:
-                known = _recognised(
+                known = recognised(
                     answer, mistakes, [(p, m, r) for p, m in sizes for r in range(p)]
                 )
                 verdict.fail(
@@ -261,7 +260,7 @@ def enough(verdict, answer):
             for p, _ in cases
         ]
     for p, most in cases:
-        value = _number(verdict, "enough", answer(p, float(most)), p=p, most=float(most))
+        value = verdict.number(f"enough(p={p}, most={float(most)})", answer(p, float(most)))
         call = f"enough(p={p}, most={float(most):.4g}) is {_show(value)}"
         if value != int(value) or value < 1:
             verdict.fail(f"{call}: a number of micro-batches is whole, and at least 1")
@@ -271,7 +270,7 @@ def enough(verdict, answer):
             and simulate(schedules.one_f_one_b(p, int(value) - 1), COST).bubble <= most
         )
         if got > most or smaller:
-            known = _recognised(answer, mistakes, [(p, float(most)) for p, most in cases])
+            known = recognised(answer, mistakes, [(p, float(most)) for p, most in cases])
             verdict.fail(
                 f"{call}, with a bubble of {_show(got)}"
                 + (
@@ -486,25 +485,6 @@ def as_data(verdict, answer):
 def _over(trace, target):
     """The learner's timeline, over the target's where the two differ."""
     return timeline(trace, predicted=None if trace == target else target)
-
-
-def _number(verdict, name, value, **arguments):
-    call = f"{name}({', '.join(f'{k}={v}' for k, v in arguments.items())})"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        verdict.fail(
-            f"{call} gives {value!r}, not a number"
-            + (": is a return missing?" if value is None else "")
-        )
-    return value
-
-
-def _recognised(answer, mistakes, cases=None):
-    """The sentence for the first known mistake that gives what `answer` gives, in every case."""
-    cases = SIZES if cases is None else cases
-    for wrong, sentence in mistakes:
-        if all(abs(answer(*case) - wrong(*case)) < 1e-9 for case in cases):
-            return sentence
-    return None
 
 
 def _show(value):

@@ -71,8 +71,9 @@ class WallClock(Clock):
 class PaceClock(WallClock):
     """Real time in which each op is stretched to `unit` seconds per unit of cost.
 
-    Ranks then overlap as they would with a processor each, also on two cores. Times are
-    given in units of cost, so that they compare with a prediction.
+    Ranks then overlap as they would with a processor each, also on two cores. A message is
+    there `cost.comm` units after it was sent, or later. Times are given in units of cost, so
+    that they compare with a prediction.
     """
 
     def __init__(self, cost, unit):
@@ -80,6 +81,14 @@ class PaceClock(WallClock):
 
     def start(self):
         return super().start() / self.unit
+
+    def stamp(self):
+        # All processes of a machine share this clock; where there is no latency, none is kept.
+        return time.monotonic() if self.cost.comm else None
+
+    def arrived(self, stamp):
+        if stamp is not None:
+            time.sleep(max(0.0, stamp + float(self.cost.comm) * self.unit - time.monotonic()))
 
     def stop(self, item, start):
         end = self.zero + (start + float(self.cost.of(item))) * self.unit

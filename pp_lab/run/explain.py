@@ -7,7 +7,10 @@ import signal
 import types
 from dataclasses import dataclass
 
+import torch
+
 OURS = os.path.dirname(os.path.dirname(__file__))
+NOT_THEIRS = OURS, os.path.dirname(torch.__file__)
 
 
 @dataclass
@@ -130,7 +133,7 @@ def _frames(frames, job):
     """The learner's frames, as a traceback."""
     lines = []
     for filename, number, name, _ in frames:
-        if not filename.startswith(OURS) and "cloudpickle" not in filename:
+        if not filename.startswith(NOT_THEIRS) and "cloudpickle" not in filename:
             lines += _line(filename, number, name, job)
     return "\n".join(lines)
 

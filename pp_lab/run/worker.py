@@ -125,8 +125,9 @@ def prepare(job, index, device, status):
     longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
     capacity = max(longest * job.problem.microbatches, 1 << 16)
     # Between ranks of one schedule both sides know what comes; a learner's program may err, and
-    # the virtual clock's times travel with the messages.
-    bare = not callable(job.program) and job.clock != "virtual"
+    # where messages take time, the time at which they were sent travels with them.
+    timed = job.clock == "virtual" or job.clock == "pace" and job.cost.comm
+    bare = not callable(job.program) and not timed
     transport = Transport(index, job.size, capacity, device, job.tags, clock, status, bare)
     return Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
 

@@ -50,7 +50,7 @@ class Answer:
             {
                 "call": self.__name__,
                 "arguments": [THE_RANK if isinstance(a, Rank) else a for a in arguments],
-                "stage": rank and [rank._copy, rank._stage],
+                "at": rank and [rank._copy, rank._stage, rank.module.microbatch],
             },
             keep=True,
         )
@@ -154,8 +154,10 @@ class RemoteRank(Rank):
         self.__dict__.update(rank.__dict__, transport=None, clock=None)
         self._wire = wire
 
-    def at(self, copy, stage):
+    def at(self, copy, stage, microbatch):
+        """Be where the rank is: what is random in a stage depends on its micro-batch."""
         self._copy, self._stage = copy, stage
+        self.module.microbatch = microbatch
 
     def grads(self):
         # Clones, since a gradient that is added to stays the same tensor.

@@ -131,8 +131,8 @@ def _live(wire, sources, rank):
             return
         arguments = [proxy if a == THE_RANK else a for a in message["arguments"]]
         try:
-            if proxy is not None:
-                proxy.at(*message["stage"])
+            if message["at"] is not None:
+                proxy.at(*message["at"])
             value = functions[message["call"]](*arguments)
         except BaseException as error:
             wire.send({"raised": describe(error), "request": getattr(error, "_request", None)})

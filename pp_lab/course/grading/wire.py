@@ -52,6 +52,7 @@ class Wire:
     def __init__(self, read, write):
         self.read, self.write = read, write
         self.tensors = {}  # token -> the tensor on this side
+        self.versions = {}  # token -> which change of it the other side knows
         self._next = 0
 
     def send(self, message, keep=False):
@@ -120,14 +121,14 @@ class Wire:
 
     def _plain_tensor(self, tensor, keep):
         token = getattr(tensor, "_token", None)
-        if keep and self.tensors.get(token) is tensor:
-            return {"same": token}
+        if keep and self.tensors.get(token) is tensor and self.versions[token] == tensor._version:
+            return {"same": token}  # one that was changed in place is another one
         values = tensor.detach().cpu()
         if keep:
             # Each side gives its own numbers: whoever receives one keeps it under that number.
             self._next += 1
             token = tensor._token = f"{os.getpid()}.{self._next}"
-            self.tensors[token] = tensor
+            self.tensors[token], self.versions[token] = tensor, tensor._version
         raw = values.contiguous().view(-1).view(torch.uint8) if values.numel() else None
         return {
             "tensor": base64.b64encode(b"" if raw is None else raw.numpy().tobytes()).decode(),
@@ -178,4 +179,5 @@ class Wire:
         if keep and plain["token"]:
             tensor._token = str(plain["token"])
             self.tensors[tensor._token] = tensor
+            self.versions[tensor._token] = tensor._version
         return tensor
