@@ -65,8 +65,8 @@ class Megatron:
             n = p if group is None else group
             rule(
                 p <= n <= m,
-                f"the micro-batch group size is {n}, and must be from p={p} (with fewer, the "
-                f"order waits for itself) to m={m}",
+                f"the micro-batch group size is {n}, and must be from p={p} (with fewer, a "
+                f"chunk's turn comes too early) to m={m}",
             )
             rule(
                 not 0 < m % n < p,

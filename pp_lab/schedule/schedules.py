@@ -239,7 +239,8 @@ def _check_group(p, m, group):
     if group < p:
         raise ScheduleError(
             f"group={group} is smaller than p={p}: a rank would turn to its next chunk before the "
-            f"first micro-batch has been through all ranks, and all wait in a circle; {advice}"
+            "first micro-batch has been through all ranks, so that it waits, and at many sizes "
+            f"all wait in a circle; {advice}"
         )
     if group > m:
         raise ScheduleError(

@@ -40,10 +40,11 @@ class Chart:
                       linewidth=3.5 - 0.6 * k, markersize=10 - 1.5 * k, label=name,
                       markeredgecolor=TONES["ink"], markeredgewidth=0.5)  # fmt: skip
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel, title=self.title)
-        axes.set_ylim(bottom=0)
+        highest = max(float(y) for ys in self.curves.values() for y in ys)
+        axes.set_ylim(0, 1.08 * highest or 1)  # a marker at the top is seen whole
         axes.grid(color=TONES["rule"], linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        figure.legend(frameon=False, loc="outside right upper")  # never over a curve
         return compact(FigureCanvasAgg(figure))
 
     def save(self, path):
