@@ -1,11 +1,15 @@
 """Every lab runs, unsolved, to its end. The solutions are run by nbval (see pyproject.toml)."""
 
+import re
 import time
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from pp_lab.schedule.text import headline
+from pp_lab.show import assets
 
 LABS = sorted((Path(__file__).parent.parent / "labs").glob("*.ipynb"))
 LIMIT = 60  # seconds for one lab, unsolved, on two cores
@@ -65,3 +69,15 @@ def shows_a_picture(cell):
     if cell.cell_type == "markdown":
         return "![" in cell.source or "<img" in cell.source
     return any("<img" in output.get("data", {}).get("text/html", "") for output in cell.outputs)
+
+
+def test_every_target_picture_of_a_lab_is_there_and_its_alt_text_says_what_is_seen():
+    seen = set()
+    for path in LABS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            for alt, file in re.findall(r"!\[(.*?)\]\((.*?)\)", cell.source):
+                assert (path.parent / file).is_file(), f"{path.name}: {file}"
+                name = Path(file).stem.removeprefix("target_")
+                assert alt == f"Target: {headline(assets.targets()[name])}", path.name
+                seen.add(name)
+    assert seen == set(assets.targets())
