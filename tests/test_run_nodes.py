@@ -101,6 +101,13 @@ def test_in_real_time_the_gradients_are_right_and_every_stream_keeps_its_order(s
     assert run.trace.makespan > 0.9 * predicted.makespan
 
 
+def test_on_the_wall_clock_times_are_measured_in_seconds():
+    schedule, model = schedules.combined_1f1b(1, 4), Layers(1, ep=2)
+    run = lab_of(schedule, model).run(schedule, cost=model, clock="wall")
+    assert run.compare()[0] == "yes"
+    assert run.trace.cost is None and 0 < run.trace.makespan < run.seconds
+
+
 @pytest.mark.parametrize("clock", ["virtual", "pace"])
 def test_what_fails_in_a_node_is_named_and_nothing_hangs(clock):
     schedule, model = schedules.combined_1f1b(1, 3), Layers(1, ep=2)
@@ -186,3 +193,32 @@ def test_an_exception_in_a_stream_is_raised_even_while_another_waits():
     with pytest.raises(ZeroDivisionError):
         finish([two, one])
     go.set()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="two CUDA streams need a GPU")
+def test_on_a_gpu_an_event_orders_two_streams():
+    from pp_lab.run.streams import CudaStream, stream
+
+    device = torch.device("cuda")
+    one, two, event = stream("one", device), stream("two", device, priority=-1), Event()
+    assert isinstance(one, CudaStream)
+    x = torch.zeros(1 << 22, device=device)
+
+    def slow():
+        for _ in range(200):
+            x.add_(1)
+
+    seen = []
+    one.enqueue(slow)
+    one.record(event)
+    two.wait(event)
+    two.enqueue(lambda: seen.append(x.clone()))
+    finish([one, two])
+    assert bool((seen[0] == 200).all())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="ranks need a GPU each: 1 x 2 needs two")
+def test_on_gpus_layers_run_on_two_streams_and_gradients_are_right():
+    schedule, model = schedules.combined_1f1b(1, 4), Layers(1, ep=2)
+    run = lab_of(schedule, model).run(schedule, cost=model, clock="wall")
+    assert run.compare()[0] == "yes"

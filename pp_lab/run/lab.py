@@ -344,7 +344,7 @@ class Run:
                 self.weights |= _tensors(result.weights)
         self._reports = reports
         self._seen = set().union(*(report.seen for report in reports))
-        self._backend = job.backend
+        self._backend, self._layers = job.backend, isinstance(job.cost, Layers)
 
     @property
     def exact(self):
@@ -382,7 +382,7 @@ class Run:
                 f"{number(time)}"
             )
         allowed = None if self.exact else bounds(problem)
-        if allowed and isinstance(self.trace.cost, Layers):
+        if allowed and self._layers:
             # An expert multiplies the tokens of all ranks at once, in sums of another length.
             most = 1e3 * torch.finfo(problem.torch_dtype).eps
             allowed = {n: b + most * right.grads[n].abs().max() for n, b in allowed.items()}

@@ -131,7 +131,7 @@ class MoELayer(nn.Module):
         if self.exchange is not None:
             self.exchange(theirs, mine)
         table = theirs.view(self.ep, len(self.here))
-        expert_of_row = torch.arange(len(self.here)).repeat(self.ep)
+        expert_of_row = torch.arange(len(self.here), device=mine.device).repeat(self.ep)
         arranged = expert_of_row.repeat_interleave(table.flatten()).argsort(stable=True)
         return Plan(
             order,
