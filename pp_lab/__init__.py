@@ -13,6 +13,7 @@ from .schedule import __all__ as _schedule_names
 _LAZY = {
     "Lab": "run", "P2POp": "run", "Run": "run", "RunError": "run", "Score": "run",
     "chart": "show", "compare": "show", "stack": "show", "timeline": "show",
+    "explore": "show.widget",
 }  # fmt: skip
 
 __all__ = [*_schedule_names, *_LAZY]

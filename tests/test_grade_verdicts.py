@@ -158,6 +158,19 @@ def test_in_a_sandbox_a_right_answer_gets_all_points(service, lab, name, number)
     assert verdict["points"] == verdict["of"], verdict
 
 
+@pytest.mark.parametrize("lab", ZOOS)
+def test_a_solved_lab_gets_all_points_for_drawn_sizes_and_an_unsolved_one_none(service, lab):
+    course = courses()[lab]
+    grader = Grader([course], service, "3", 3 * LIMIT, closed=[ROOT / "solutions"])
+    grader._verdicts = lambda *about: {
+        name: service.verdict(of, *tasks) for name, of, tasks in grader._tasks(*about)
+    }
+    solved, _, _ = grader.grade("solved", course.path.read_bytes())
+    assert solved["points"] == solved["of"] == sum(e.points for e in course.exercises), solved
+    unsolved, _, _ = grader.grade("unsolved", (ROOT / "labs" / course.path.name).read_bytes())
+    assert unsolved["points"] == 0 and not unsolved["error"]
+
+
 @pytest.mark.parametrize(("points", "figure"), [(2, "timeline"), (1, "")])
 def test_a_timeline_of_drawn_sizes_is_shown_only_to_who_holds_them(monkeypatch, points, figure):
     judged = {"points": points, "reasons": [], "figure": "timeline"}

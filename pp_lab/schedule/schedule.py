@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from functools import cached_property
 
 from .collector import paused
 from .errors import ScheduleError
@@ -136,11 +137,17 @@ class Schedule:
         copy = self.placement.copy(op.microbatch, self.microbatches)
         return self.placement.copies[copy][op.stage]
 
+    @cached_property
+    def _stage_is_rank(self):
+        return self.stages == self.p and len(self.placement.copies) == 1
+
     def label(self, item):
         """The shortest name of an op that is clear within its rank's row."""
+        if type(item) is Op:
+            return item.label if self._stage_is_rank else str(item)
         if not all(isinstance(op, (Op, Node)) for op in getattr(item, "parts", [item])):
             return repr(item)  # in the picture of a schedule that is refused
-        if self.stages == self.p and len(self.placement.copies) == 1:
+        if self._stage_is_rank:
             return item.label
         return "&".join(map(str, item.parts)) or str(item)
 

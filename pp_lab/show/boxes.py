@@ -1,5 +1,7 @@
 """From events to boxes: their looks, and labels no larger than fits."""
 
+from functools import lru_cache
+
 from ..schedule.op import Move
 from .palette import KINDS
 from .scene import Box, Part
@@ -18,7 +20,8 @@ def faces(schedule, item):
         sign = KINDS[item.action].sign
         label = f"{stage}{item.kind}{item.microbatch}"
         return [(item.action, sign + label, label, item)]
-    return [(op.kind, schedule.label(op), str(op.microbatch), op) for op in item.parts]
+    label = schedule.label
+    return [(op.kind, label(op), str(op.microbatch), op) for op in item.parts]
 
 
 def label_sizes(traces):
@@ -29,21 +32,19 @@ def label_sizes(traces):
     of a lane, all of the lane get the shorter one (of an op, the number of its micro-batch) or
     nothing. None where most boxes are too narrow to be drawn at all.
     """
-    widths = sorted(
-        float(event.end - event.start) * scale
+    sized = [
+        (trace, event, (float(event.end) - float(event.start)) * scale)
         for trace, scale in traces
         for event in trace.events
-        if event.end > event.start
-    )
+    ]
+    widths = sorted(width for *_, width in sized if width > 0)
     if widths and widths[len(widths) // 2] < NARROW:
         return None
     found = {}
-    for trace, scale in traces:
-        for event in trace.events:
-            width = float(event.end - event.start) * scale
-            for kind, whole, short, _ in faces(trace.schedule, event.op):
-                lane = found.setdefault(event.lane, {})
-                lane.setdefault(kind, []).append((_width(whole), _width(short), width))
+    for trace, event, width in sized:
+        for kind, whole, short, _ in faces(trace.schedule, event.op):
+            lane = found.setdefault(event.lane, {})
+            lane.setdefault(kind, []).append((_width(whole), _width(short), width))
     return {lane: _sizes(kinds) for lane, kinds in found.items()}
 
 
@@ -66,6 +67,7 @@ def _largest(texts):
     return 0
 
 
+@lru_cache(maxsize=4096)
 def _width(text):
     """The width of a text over the size of its font."""
     return sum(CHARACTERS.get(character, DIGIT) for character in text)
@@ -82,7 +84,7 @@ def boxes(row, events, scale, labels, marks):
     shades = _shades(schedule, row.rank)
     made = []
     for event in events:
-        width = float(event.end - event.start) * scale
+        width = (float(event.end) - float(event.start)) * scale
         seen = faces(schedule, event.op)
         parts = []
         for kind, whole, short, op in seen:

@@ -220,13 +220,12 @@ class _Layout:
 
     def _entries(self):
         traces = [trace for panel in self.panels for trace, _ in panel.traces]
-        seen = [
-            (trace.schedule, face)
-            for trace in traces
-            for event in trace.events
-            for face in faces(trace.schedule, event.op)
-        ]
-        kinds = {face[0] for _, face in seen}
+        events = [(trace.schedule, event) for trace in traces for event in trace.events]
+        kinds = {
+            getattr(op, "action", None) or op.kind
+            for _, event in events
+            for op in event.op.parts or (event.op,)
+        }
         entries = [
             (kind, f"{look.sign} {look.name}") for kind, look in KINDS.items() if kind in kinds
         ]
@@ -235,7 +234,10 @@ class _Layout:
             entries.append(("mark", "look here"))
         if any(len(trace.schedule.placement.held_by(0)) > 1 for trace in traces):
             entries.append((None, "lighter: another stage of the same rank"))
-        return entries + [(None, text) for text in self._reading(*seen[0])]
+        schedule, event = events[0]
+        return entries + [
+            (None, text) for text in self._reading(schedule, faces(schedule, event.op)[0])
+        ]
 
     def _reading(self, schedule, face):
         """How to read what stands in a box."""

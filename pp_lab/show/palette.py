@@ -4,6 +4,7 @@ Every kind of op also has its own hatch and its own letter, so that nothing is s
 alone (forward and backward have nearly the same brightness).
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -46,11 +47,13 @@ def mix(colour: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
 
 
+@lru_cache(maxsize=256)
 def fill(kind: str, shade: float) -> str:
     """The colour of a kind of op; `shade` runs from 0, a rank's first stage, to 1, its last."""
     return mix(KINDS[kind].fill, "#ffffff", 0.62 * shade)
 
 
+@lru_cache(maxsize=256)
 def edge(colour: str) -> str:
     """A darker version of a fill, for its outline and its hatch."""
     return mix(colour, "#000000", 0.28)
