@@ -70,6 +70,19 @@ def test_traceback_goes_down_into_the_learners_helper_functions(lab):
     assert 'raise ValueError("from a helper")' in text and "in helper" in text
 
 
+def test_of_a_check_around_the_learners_function_no_line_is_shown(lab):
+    names = {"StepError": pp.run.rank.StepError}
+    ours = "def check(answer):\n    def program(rank):\n        answer(rank)\n    return program\n"
+    exec(compile(ours, os.path.join(os.path.dirname(pp.__file__), "course", "x.py"), "exec"), names)
+
+    def answer(rank):
+        raise ValueError("mine")
+
+    text = explanation(lab, names["check"](answer))
+    assert "in answer" in text and 'raise ValueError("mine")' in text
+    assert "in program" not in text and "x.py" not in text
+
+
 def test_first_cause_is_shown_not_what_it_did_to_the_others(lab):
     def program(rank):
         if rank.index == 3:

@@ -160,3 +160,9 @@ def test_a_schedule_that_deadlocks_is_refused_before_it_is_timed():
     wrong = Schedule("wrong", [[Op("B", 0, 0), Op("F", 0, 0)]])
     with pytest.raises(Exception, match="F0|B0"):
         simulate(wrong, Layers())
+
+
+def test_the_text_timeline_has_a_row_for_every_stream():
+    text = str(simulate(schedules.gpipe(1, 1), Layers(1))).splitlines()
+    assert text[1].startswith("    rank 0 |F0 attn ") and text[2].startswith("all-to-all |....")
+    assert [len(line) for line in text[1:]] == [len(text[1])] * 2

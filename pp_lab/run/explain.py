@@ -131,27 +131,26 @@ def exception(first, failures, job):
 
 def _frames(frames, job):
     """The learner's frames, as a traceback."""
-    lines = []
-    for filename, number, name, _ in frames:
-        if not filename.startswith(NOT_THEIRS) and "cloudpickle" not in filename:
-            lines += _line(filename, number, name, job)
-    return "\n".join(lines)
+    return "\n".join(line for frame in frames for line in _line(*frame[:3], job))
 
 
 def _line(filename, number, name, job):
-    """Where a line stands, and its text. What cloudpickle shipped has lost its file's name."""
-    if filename == "<dynamic-code>":
+    """Where a line of the learner's stands, and its text; nothing for a line of anybody else's."""
+    if filename == "<dynamic-code>":  # what cloudpickle shipped has lost its file's name
         filename = _file_of(job, name, number)
+    if filename.startswith(NOT_THEIRS) or "cloudpickle" in filename:
+        return []
     where = "notebook cell" if "ipykernel_" in filename else filename
     text = linecache.getline(filename, number).strip()
     return [f"  {where}, line {number}, in {name}"] + ([f"    {text}"] if text else [])
 
 
 def _file_of(job, name, number):
-    """The file of the function called `name`: one of the job's, or a global that these use."""
+    """The file of the function called `name`: one of the job's, or one that these use."""
     functions = [job.program, *(step for _, step in job.steps)]
     for function in functions[:]:
         functions += getattr(function, "__globals__", {}).values()
+        functions += (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
     codes = [f.__code__ for f in functions if isinstance(f, types.FunctionType)]
     while codes:
         code = codes.pop(0)
@@ -232,6 +231,7 @@ def stack(job, rank):
     except OSError:
         return None
     for filename, number, name in frames:
-        if not filename.startswith(OURS) and "/lib/python" not in filename:
-            return " ".join(part.strip() for part in _line(filename, int(number), name, job))
+        line = _line(filename, int(number), name, job)
+        if line and "/lib/python" not in filename:
+            return " ".join(part.strip() for part in line)
     return None

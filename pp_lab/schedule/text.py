@@ -29,6 +29,12 @@ def headline(trace) -> str:
     )
 
 
+def _below(lane):
+    """Sorts lanes by rank, compute first."""
+    rank, name = lane
+    return rank, name != "compute", name
+
+
 def timeline_text(trace) -> str:
     """One row per rank; every op starts in its column, idle time is dots, a message is ~."""
     label = trace.schedule.label
@@ -50,8 +56,11 @@ def timeline_text(trace) -> str:
         scale = min(wide / step, Fraction(WIDTH) / Fraction(trace.makespan))
     digits = len(str(trace.schedule.p - 1))
     lines = [headline(trace)]
-    rows = [["."] * round(trace.makespan * scale) for _ in trace.ranks]
-    for e in (e for e in events if e.lane == "compute" or not e.op.parts):
+    # Messages stand in the rank's own row; another stream of ops has a row of its own, below.
+    lanes = {(rank, "compute"): [] for rank in range(len(trace.ranks))}
+    lanes |= {(e.rank, e.lane): [] for e in events if e.op.parts}
+    rows = {lane: ["."] * round(trace.makespan * scale) for lane in sorted(lanes, key=_below)}
+    for e in events:
         first, last = round(e.start * scale), round(e.end * scale)
         size, name = last - first, label(e.op)
         if not e.op.parts:
@@ -60,6 +69,8 @@ def timeline_text(trace) -> str:
             cells = name + "-" * (size - len(name) - 1) + " "
         else:
             cells = (e.op.parts[0].kind if len(e.op.parts) == 1 else "&") * size
-        rows[e.rank][first:last] = cells
-    lines += [f"rank {rank:{digits}} |{''.join(row)}|" for rank, row in enumerate(rows)]
+        rows[e.rank, e.lane if e.op.parts else "compute"][first:last] = cells
+    names = {lane: f"rank {lane[0]:{digits}}" if lane[1] == "compute" else lane[1] for lane in rows}
+    wide = max(map(len, names.values()))
+    lines += [f"{names[lane]:>{wide}} |{''.join(row)}|" for lane, row in rows.items()]
     return "\n".join(lines)
