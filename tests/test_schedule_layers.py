@@ -164,5 +164,6 @@ def test_a_schedule_that_deadlocks_is_refused_before_it_is_timed():
 
 def test_the_text_timeline_has_a_row_for_every_stream():
     text = str(simulate(schedules.gpipe(1, 1), Layers(1))).splitlines()
-    assert text[1].startswith("    rank 0 |F0 attn ") and text[2].startswith("all-to-all |....")
-    assert [len(line) for line in text[1:]] == [len(text[1])] * 2
+    assert text[1].startswith("    rank 0 |F0 attn---- ............F0 mlp----- ")
+    assert text[2].startswith("all-to-all |............F0 dispatch ............F0 combine- ")
+    assert len(text[1]) == len(text[2])
