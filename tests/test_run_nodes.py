@@ -50,6 +50,7 @@ def agree(schedule, model):
         (schedules.combined_1f1b(2, 4, 2), Layers(1, ep=2, streams=1)),
         (schedules.one_f_one_b(2, 3), Layers(1, mlp=[1, 3], ep=2, split=False)),  # a hot expert
         (schedules.zb_h1(2, 4), Layers(2, a2a=2)),
+        (schedules.zb_h1(2, 3), Layers(1, split=False)),  # the schedule splits by itself
         (schedules.zb_v(2, 4), Layers(1, ep=2)),
         (schedules.dualpipe_v(2, 4), Layers(1, attn=2)),
         (schedules.dualpipe(2, 4), Layers(1)),

@@ -141,9 +141,12 @@ def test_two_streams_hide_all_to_alls_that_one_cannot():
         (dict(layers=0), "layers=0: give a whole number"),
         (dict(streams=3), "streams=3: compute and all-to-all share 1, or have 2"),
         (dict(mlp=[1, 2]), "mlp has 2 durations for 1 expert-parallel ranks"),
-        (dict(a2a=-1), "-1 is not a duration"),
-        (dict(attn="1"), "'1' is not a duration"),
-        (dict(attn=True), "True is not a duration"),
+        (dict(a2a=-1), "a2a=-1 is not a duration"),
+        (dict(attn="1"), "attn='1' is not a duration"),
+        (dict(attn=True), "attn=True is not a duration"),
+        (dict(comm=[1, 2]), "comm=.* is not a duration: give one number"),
+        (dict(a2a=None), "a2a=None is not a duration"),
+        (dict(mlp=float("nan")), "mlp=nan is not a duration"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong, message):

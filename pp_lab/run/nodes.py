@@ -56,6 +56,7 @@ class NodePlan:
         for stage in rank.modules.values():
             stage[0] = splittable(stage[0].shared(model.ep, index, exchange))
         self.virtual = isinstance(rank.clock, VirtualClock)
+        self.split = {node[1:3] for node in row if node.kind == "W"}  # (stage, micro-batch)
         self.kept = {}  # (stage, micro-batch) -> {part: (inputs, outputs)} and what else it needs
         self.given = {}  # node -> what it gave to the next stage
         self.done = {}  # node -> when it ended
@@ -209,7 +210,8 @@ class NodePlan:
         else:
             given = [*kept["mlp"][1], *kept["attn"][1][:2]]
         inputs = [tensor.detach().requires_grad_() for tensor in given]
-        if self.model.split and node.part not in EXCHANGES:
+        later = key in self.split and node.part not in EXCHANGES
+        if later:
             collect(layer.weights(node.part), kept["later"].setdefault(node.part, []))
         if node.part == "attn":
             outputs, kept["plan"] = layer.attn(*inputs)
@@ -217,7 +219,7 @@ class NodePlan:
             outputs = [layer.combine(*inputs, kept["plan"])]
         else:
             outputs = [getattr(layer, node.part)(*inputs, kept["plan"])]
-        if self.model.split and node.part not in EXCHANGES:
+        if later:
             collect(layer.weights(node.part), None)
         if node.part == "combine" and node.stage == self.rank.stages - 1:
             loss = self.rank.share(node.microbatch, self.rank.loss(node.microbatch, outputs[0]))

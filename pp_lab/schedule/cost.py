@@ -57,7 +57,7 @@ class Cost:
 
     def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0, blocking=False):
         given = {"F": F, "B": B, "I": I, "W": W, "pair": pair, "comm": comm}
-        values = {name: _checked(name, value) for name, value in given.items()}
+        values = {name: checked(name, value) for name, value in given.items()}
         if isinstance(values["comm"], tuple):
             raise ValueError("comm is the latency of any hop: give one number, not a sequence")
         lengths = {len(v) for v in values.values() if isinstance(v, tuple)}
@@ -68,7 +68,7 @@ class Cost:
             )
         values |= zip("BIW", _backward(*(values[kind] for kind in KINDS)), strict=True)
         for name in "IW":
-            _checked(name, values[name])
+            checked(name, values[name])
         if float in map(type, _flat(values.values())):  # all exact, or none
             values = {k: v if v is None else _each(float, v) for k, v in values.items()}
         for name, value in values.items():
@@ -126,13 +126,15 @@ class Cost:
         return text + " blocking" * self.blocking
 
 
-def _checked(name, value):
+def checked(name, value):
+    """A duration, or a tuple of them for a sequence, exact where it can be; ValueError where it
+    is none. None stays None."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
         if not value:
             raise ValueError(f"{name} is an empty sequence: give one number per stage")
-        return tuple(_checked(name, x) for x in value)
+        return tuple(checked(name, x) for x in value)
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Number) or isinstance(value, complex):

@@ -9,7 +9,7 @@ all-to-all also waits until every rank that shares the experts has come to it.
 from dataclasses import dataclass, replace
 
 from .clock import Rule, clock
-from .cost import exact
+from .cost import checked, exact
 from .op import EXCHANGES, PARTS, Node, Op, Pair, needs
 from .schedule import Placement, Schedule
 from .timing import timed
@@ -55,15 +55,12 @@ class Layers:
         mlp = self.mlp if isinstance(self.mlp, (list, tuple)) else (self.mlp,) * self.ep
         if len(mlp) != self.ep:
             raise ValueError(f"mlp has {len(mlp)} durations for {self.ep} expert-parallel ranks")
-        object.__setattr__(self, "mlp", tuple(mlp))
-        for value in (self.attn, *mlp, self.a2a, self.comm):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                and not hasattr(value, "numerator")
-                or not 0 <= value < float("inf")
-            ):
-                raise ValueError(f"{value!r} is not a duration: give a finite number, not negative")
+        object.__setattr__(self, "mlp", checked("mlp", mlp))
+        for name in ("attn", "a2a", "comm"):
+            value = checked(name, getattr(self, name))
+            if value is None or isinstance(value, tuple):
+                raise ValueError(f"{name}={value} is not a duration: give one number")
+            object.__setattr__(self, name, value)
 
     def of(self, node, ep=0):
         """The duration of a node on an expert-parallel rank."""
