@@ -16,14 +16,12 @@ lab: $(VENV)/.installed  ## install into .venv and open the first lab in Jupyter
 	$(PY) -m jupyter lab $(ROOT) labs/pp_lab.ipynb
 
 # The notebooks mostly wait for kernels and ranks, so they run beside the other tests.
-NOTEBOOKS := solutions tests/test_notebooks.py
-
 test: $(VENV)/.installed-test  ## unit tests, the labs unsolved, the solutions, the browser check
 	@log=$$(mktemp); trap 'rm -f "$$log"; kill $$notebooks 2>/dev/null' EXIT; \
 	trap 'exit 130' INT TERM; \
 	echo "The notebooks run at the same time; what they say follows at the end."; \
-	$(PY) -m pytest -p no:cacheprovider $(NOTEBOOKS) >"$$log" 2>&1 & notebooks=$$!; \
-	$(PY) -m pytest $(addprefix --ignore=,$(NOTEBOOKS)); rest=$$?; \
+	$(PY) -m pytest -p no:cacheprovider solutions tests/test_notebooks.py >"$$log" 2>&1 & notebooks=$$!; \
+	$(PY) -m pytest tests --ignore=tests/test_notebooks.py; rest=$$?; \
 	wait $$notebooks; labs=$$?; cat "$$log"; \
 	exit $$((rest ? rest : labs))
 
