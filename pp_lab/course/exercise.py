@@ -19,6 +19,7 @@ from numbers import Real
 from ..run import Score
 from ..run.launch import NotAttempted
 from ..schedule import LabError
+from ..show import timeline
 
 OURS = __name__.rpartition(".")[0].rpartition(".")[0].replace(".", "/")
 
@@ -120,6 +121,11 @@ def _same(a, b):
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_same, a, b))
     return isinstance(a, Real) and abs(a - b) <= 1e-9 * max(abs(a), abs(b), 1)
+
+
+def over(trace, target):
+    """The learner's timeline, over the target's where the two differ."""
+    return timeline(trace, predicted=None if trace == target else target)
 
 
 def _short(value):

@@ -4,8 +4,7 @@ from fractions import Fraction
 
 from ..run import Lab
 from ..schedule import Cost, Op, Schedule, ScheduleError, loop, schedules, simulate, verify
-from ..show import timeline
-from .exercise import exercise, recognised
+from .exercise import exercise, over, recognised
 
 COST = Cost(F=1, B=2)
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 4), (4, 2), (4, 8), (5, 3), (8, 32)]
@@ -163,7 +162,7 @@ def _program(verdict, answer, schedule, sizes):
         target = simulate(schedule(p, m), COST)
         run = lab.run(answer, cost=COST)
         if number == 0:
-            verdict.figure = _over(run.trace, target)
+            verdict.figure = over(run.trace, target)
         if run.trace.makespan == 3 * p * m > target.makespan:
             verdict.reasons.append(
                 (
@@ -456,16 +455,16 @@ def as_data(verdict, answer):
         verify(schedule)
         trace, target = simulate(schedule, COST), simulate(schedules.one_f_one_b(p, m), COST)
         if (p, m) == (4, 8) and trace != target:  # where it is the same, exercise 6 has shown it
-            verdict.figure = _over(trace, target)
+            verdict.figure = over(trace, target)
         verdict.expect(
             trace.makespan <= target.makespan,
             f"makespan {trace.makespan}",
             f"makespan {trace.makespan}, but {target.makespan} is possible. Does each "
             "rank do p-1-r forwards first, and then a forward before each backward?",
         )
-        over = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
-        if over:
-            r = over[0]
+        full = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
+        if full:
+            r = full[0]
             verdict.fail(
                 f"rank {r} holds {trace.peak_activations[r]} activations, but "
                 f"{target.peak_activations[r]} are enough: start its backwards earlier"
@@ -480,11 +479,6 @@ def as_data(verdict, answer):
     p, m = verdict.size(4, 8)
     lab = Lab(p, m, seed=verdict.seed(0))
     verdict.agree(lab, lab.run(answer), points=1)
-
-
-def _over(trace, target):
-    """The learner's timeline, over the target's where the two differ."""
-    return timeline(trace, predicted=None if trace == target else target)
 
 
 def _show(value):

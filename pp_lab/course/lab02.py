@@ -6,8 +6,7 @@ from numbers import Integral, Real
 from ..run import Lab
 from ..schedule import Cost, Op, Schedule, ScheduleError, loop, schedules, simulate
 from ..schedule.op import ops
-from ..show import timeline
-from .exercise import exercise
+from .exercise import exercise, over
 
 COST = Cost(F=1, B=2)  # of a rank's whole share: a chunk costs COST.split(v)
 # (p, m, v), with m a multiple of p
@@ -358,16 +357,16 @@ def interleaved(verdict, answer):
         schedule = Schedule(f"interleaved v={v}, yours,", rows, loop(p, v), m)
         trace = simulate(schedule, COST.split(v))
         target = simulate(schedules.interleaved(p, m, v), COST.split(v))
-        verdict.figure = _over(trace, target)
+        verdict.figure = over(trace, target)
         verdict.expect(
             trace.makespan <= target.makespan,
             f"makespan {_show(trace.makespan)}",
             f"makespan {_show(trace.makespan)}, but {_show(target.makespan)} is possible"
             + _why_slow(schedule, trace),
         )
-        over = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
-        if over:
-            r = over[0]
+        full = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
+        if full:
+            r = full[0]
             verdict.fail(
                 f"rank {r} holds {trace.peak_activations[r]} chunk activations, but "
                 f"{target.peak_activations[r]} are enough"
@@ -389,7 +388,7 @@ def interleaved(verdict, answer):
     for (p, m, v), (schedule, target) in list(zip(sizes, made, strict=True))[:2]:
         lab = Lab(p * v, m, seed=verdict.seed(p))
         run = lab.run(schedule, cost=COST.split(v))
-        verdict.figure = _over(run.trace, target)
+        verdict.figure = over(run.trace, target)
         verdict.agree(
             lab,
             run,
@@ -618,7 +617,7 @@ def rounds(verdict, answer):
                 )
             )
         if trace.makespan > target.makespan:
-            verdict.figure = _over(trace, target)
+            verdict.figure = over(trace, target)
             verdict.fail(
                 f"{text}takes {_show(trace.makespan)}, and {_show(target.makespan)} is possible"
                 + (f": a round of {min(value)} cannot fill {p} ranks" if short else "")
@@ -705,11 +704,6 @@ def _pairs(table):
     """A table as a list of tuples, if it is one."""
     good = isinstance(table, (list, tuple)) and all(isinstance(e, (list, tuple)) for e in table)
     return [tuple(entry) for entry in table] if good else None
-
-
-def _over(trace, target):
-    """The learner's timeline, over the target's where the two differ."""
-    return timeline(trace, predicted=None if trace == target else target)
 
 
 def _show(value):

@@ -4,17 +4,15 @@ from dataclasses import fields, replace
 
 import ipywidgets as widgets
 
-from ..schedule import Cost, schedules, simulate
+from ..schedule import Cost, simulate
 from ..schedule.by_hand import ByHand
 from ..schedule.op import Op, parse
 from .explore import FAMILY, LIMITS, NAMES, Choice, moments, view
 from .layout import Panel, build
 from .svg import svg
 
-BUILT = {
-    "GPipe": schedules.gpipe, "1F1B": schedules.one_f_one_b, "eager 1F1B": schedules.eager_1f1b,
-    "ZB-H1": schedules.zb_h1, "ZB-H2": schedules.zb_h2,
-}  # fmt: skip
+ONE_STAGE = ("GPipe", "1F1B", "eager 1F1B", "ZB-H1", "ZB-H2")  # per rank: what a hand can build
+BUILT = {name: FAMILY[name][0] for name in ONE_STAGE}
 WIDE = {"description_width": "11em"}
 
 
