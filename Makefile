@@ -7,7 +7,7 @@ PIP    := $(PY) -m pip install --disable-pip-version-check -c constraints.txt
 # Inside a container the user is often root, and JupyterLab then wants to be asked twice.
 ROOT   := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help lab test grading doctor solutions release assets format clean
+.PHONY: help lab test grading doctor solutions release assets site format clean
 
 help:  ## show this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,12 +41,15 @@ release: $(VENV)/.installed  ## write labs/ from solutions/
 assets: $(VENV)/.installed  ## draw the pictures in assets/ again
 	@$(PY) -m pp_lab.show.assets
 
+site: $(VENV)/.installed-site  ## the course as pages, in _site/; nothing is run, and no internet needed
+	@$(PY) site/build.py _site
+
 format: $(VENV)/.installed-test  ## put the Python files into the project's form
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
 clean:  ## remove .venv and what tests and tools leave behind
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) _site *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
 
@@ -65,4 +68,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-site: $(VENV)/.installed
+	$(PIP) -e '.[site]'
 	@touch $@

@@ -12,7 +12,8 @@ from .schedule import __all__ as _schedule_names
 
 _LAZY = {
     "Lab": "run", "P2POp": "run", "Run": "run", "RunError": "run", "Score": "run",
-    "chart": "show", "compare": "show", "stack": "show", "timeline": "show",
+    "blueprint": "show", "chart": "show", "compare": "show", "stack": "show",
+    "timeline": "show",
     "explore": "show.widget",
 }  # fmt: skip
 

@@ -114,7 +114,8 @@ def test_it_saves_what_torch_reads(tmp_path):
 
 
 def test_without_a_kernel_a_picture_stays():
-    assert pp.explore()._repr_mimebundle_()["text/html"].startswith("<svg ")
+    image = pp.explore()._repr_mimebundle_()["text/html"]
+    assert image.startswith('<img alt="1F1B p=4 m=8') and 'src="data:image/svg+xml;base64,' in image
 
 
 def test_a_schedule_by_hand_offers_what_can_come_and_names_what_was_built():

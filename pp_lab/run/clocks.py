@@ -18,6 +18,12 @@ class Clock:
     def arrived(self, stamp):
         """A message with this stamp has arrived."""
 
+    cost = None  # declared durations, where there are any
+
+    def stop(self, item, start):
+        """The item that began at `start` is done; returns when it ends."""
+        return self.after(start, self.cost and self.cost.of(item))
+
     def settled(self, items):
         """The (item, start, end) of the whole run, as numbers."""
         return items
@@ -42,8 +48,8 @@ class VirtualClock(Clock):
     def start(self):
         return self.now
 
-    def stop(self, item, start):
-        self.now = start + self.cost.of(item)
+    def after(self, start, duration):
+        self.now = start + duration
         return self.now
 
 
@@ -64,7 +70,7 @@ class WallClock(Clock):
     def start(self):
         return time.monotonic() - self.zero
 
-    def stop(self, item, start):
+    def after(self, start, duration):
         return time.monotonic() - self.zero
 
 
@@ -90,8 +96,8 @@ class PaceClock(WallClock):
         if stamp is not None:
             time.sleep(max(0.0, stamp + float(self.cost.comm) * self.unit - time.monotonic()))
 
-    def stop(self, item, start):
-        end = self.zero + (start + float(self.cost.of(item))) * self.unit
+    def after(self, start, duration):
+        end = self.zero + (start + float(duration)) * self.unit
         time.sleep(max(0.0, end - time.monotonic()))
         return self.start()
 
@@ -111,7 +117,7 @@ class CudaClock(WallClock):
     def start(self):
         return self._mark()
 
-    def stop(self, item, start):
+    def after(self, start, duration):
         return self._mark()
 
     @property

@@ -22,17 +22,18 @@ class Difference:
         return f"{self.name}{at} is {self.got:.6g}, expected {self.expected:.6g}"
 
 
-def per_microbatch(problem: Problem):
+def per_microbatch(problem: Problem, tied=True):
     """{parameter name: [gradient of micro-batch 0, 1, …]}, each as it counts in the step; and for
-    each stage its inputs and its output gradients, by micro-batch."""
+    each stage its inputs and its output gradients, by micro-batch. tied: of tied weights the
+    sum, else what each found by itself."""
     step = OneProcess(problem)
-    grads = {name: [] for name in step.grads()}
+    grads = {name: [] for name in step.grads(tied)}
     inputs, outputs = ([[] for _ in step.modules] for _ in range(2))
     for _, xs, ys in step.microbatches():
         for stage, (x, y) in enumerate(zip(xs, ys, strict=True)):
             inputs[stage].append(x.detach())
             outputs[stage].append(y.grad)
-        for name, grad in step.grads().items():
+        for name, grad in step.grads(tied).items():
             grads[name].append(grad.clone())
         for module in step.modules:
             module.zero_grad()
@@ -77,8 +78,10 @@ def differences(problem, got, expected, allowed):
     return found
 
 
-def diagnose(problem: Problem, got, expected, found):
+def diagnose(problem: Problem, got, expected, found, copy=None):
     """The usual cause that explains the wrong gradients of the last wrong stage, or None.
+
+    copy: (how many data-parallel copies there are, which one this is)
 
     Gradients flow from the last stage to the first, so the last stage that is wrong is where
     it begins; the stages before it only inherit.
@@ -102,6 +105,36 @@ def diagnose(problem: Problem, got, expected, found):
             f"all gradients of stage {stage} are zero: the gradient does not come through "
             f"from stage {stage + 1}. Was a tensor detached, or its gradient not sent?"
         )
+    for one in problem.tied:
+        for name in set(one) & set(shown):
+            if all(d.name == name for d in found if d.name in shown):
+                alone = sum(per_microbatch(problem, tied=False)[0][name])
+                if _close(shown[name], alone, parts[name]):
+                    others = " and ".join(n for n in one if n != name)
+                    return (
+                        f"it lacks the part that {others} found: the two are one weight, and their "
+                        "gradients must be added up between the first and the last stage"
+                    )
+    if copy and copy[0] > 1:
+        dp, own = copy
+        mine = range(own * m // dp, (own + 1) * m // dp)
+        if is_(lambda n: dp * sum(parts[n][i] for i in mine)):
+            return (
+                f"these are the gradients of micro-batches {mine[0]} to {mine[-1]} only: they were "
+                f"not averaged over the {dp} data-parallel copies"
+            )
+        if is_(lambda n: dp * expected[n]):
+            return (
+                f"they are dp = {dp} times too large: they were added up over the copies, and not "
+                f"divided by {dp}"
+            )
+        if is_(lambda n: sum(parts[n][i] for i in mine)):
+            return (
+                f"these are the gradients of micro-batches {mine[0]} to {mine[-1]} only, "
+                f"divided by {dp}: the sum over the copies is missing"
+            )
+        if is_(lambda n: expected[n] / dp):
+            return f"they are dp = {dp} times too small: is there one division too many?"
     if m > 1:
         if is_(lambda n: m * expected[n]):
             return (

@@ -1,6 +1,10 @@
 """Carry out a schedule: one loop over a rank's row, whatever the schedule."""
 
+import torch
+
 from ..schedule.op import Move, Op
+from ..schedule.timing import last_backwards
+from .groups import Reduction
 from .split import splittable
 
 
@@ -16,7 +20,12 @@ class Plan:
         for module in rank.modules.values() if rank.split else ():
             splittable(module)
         moves = {item for item in row if type(item) is Move}
-        for item in _receives_first(row, rank.transport.tags):
+        row = _receives_first(row, rank.transport.tags)
+        last = {}  # where in the row a stage's gradients are complete, if copies have to agree
+        if rank.grid.copies > 1:
+            done = last_backwards(rank.placement, rank.microbatches, row, range(len(row)))
+            last = {at: Op("R", stage, i) for (_, stage), (at, i) in done.items()}
+        for at, item in enumerate(row):
             if type(item) is not Move:
                 parts = [(op, *self._source(op, moves), _made(op)) for op in item.parts]
                 self.steps.append((self._work, item, f"in {item} of the schedule", parts))
@@ -28,16 +37,33 @@ class Plan:
                 peer = rank.owner(item.partner)
                 made = (item.kind, item.stage, item.microbatch)
                 self.steps.append((self._send, made, peer, *rank.message(item.partner)))
+            if at in last:
+                self.steps.append((self._reduce, last[at]))
 
     def run(self):
         """Run the row. Sends start when the value exists and are waited for at the end, so they
-        never hold the rank up; receives are waited for by the op that needs them."""
-        self.values, self.sends, self.receives = {}, [], {}
+        never hold the rank up; receives are waited for by the op that needs them. A stage's
+        gradients are averaged over its copies beside what follows its last backward."""
+        self.values, self.sends, self.receives, self.reductions = {}, [], {}, []
         for step, *arguments in self.steps:
             step(*arguments)
         self.rank.transport.at("at its end")
         for request in self.sends:
             request.wait()
+        for gradients, bucket, request in self.reductions:
+            request.wait()
+            parts = (bucket / self.rank.grid.copies).split([g.numel() for g in gradients.values()])
+            named = zip(gradients.items(), parts, strict=True)
+            self.rank.set_gradients({name: part.view(g.shape) for (name, g), part in named})
+
+    def _reduce(self, op):
+        rank = self.rank
+        gradients = rank.gradients(op.stage)
+        if gradients:
+            bucket = torch.cat([g.flatten() for g in gradients.values()])
+            takes = rank.clock.cost.of(op) if rank.clock.cost else 0
+            request = Reduction(rank.groups, bucket, "dp-cp", takes, op)
+            self.reductions.append((gradients, bucket, request))
 
     def _receive(self, move, stage, peer, tag, what):
         tensor = self.rank.empty_for(stage)

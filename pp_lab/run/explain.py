@@ -77,13 +77,10 @@ def deadlock(waits, tags):
 
 def _waits_for(rank, waits):
     """The rank whose turn it is; in a collective, the first that is not in it."""
-    verb, peer, number, _ = waits[rank].request
+    _, peer, _, members = request = waits[rank].request
     if peer is not None:
         return peer
-    there = [
-        w != "done" and w.request[1] is None and w.request[::2] == (verb, number) for w in waits
-    ]
-    return there.index(False) if False in there else rank
+    return next((m for m in members if waits[m] == "done" or waits[m].request != request), rank)
 
 
 def _answered(rank, waits, tags):

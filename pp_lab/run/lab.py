@@ -4,6 +4,7 @@ import copy
 import inspect
 import os
 import time
+from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
@@ -138,6 +139,7 @@ class Lab:
         timeout=60,
         tags=None,
         placement=None,
+        grid=None,
         recompute=None,
         forward_step=None,
         backward_step=None,
@@ -154,6 +156,9 @@ class Lab:
         tags: match messages by direction, stage and micro-batch, or (False) in the order in
             which they were sent, as NCCL does; by default rank programs do without
         placement: for a rank program, which rank owns which stage; stage s on rank s unless given
+        grid: a `Grid`, where the pipeline is one of several parallelisms. The lab's micro-batches
+            are then dealt out to its dp copies. A rank program reduces gradients itself (see
+            `Rank.all_reduce`); after a schedule it is done
         recompute: keep a stage's input only, and run its forward again before its backward: True,
             a collection of stages, or a function (stage, micro-batch) -> bool
         forward_step, backward_step: take the place of `pp_lab.run.rank`'s functions
@@ -167,13 +172,25 @@ class Lab:
         if not (isinstance(pace, (int, float)) and pace > 0):
             raise ProblemError(f"pace={pace!r}: give the seconds that one unit of cost takes")
         if isinstance(cost, Layers):
+            if grid:
+                raise ProblemError("Layers have their own ep ranks: give no grid with them")
             layers, program = self._in_layers(program, cost)
         else:
             layers = self
-            program = self._schedule(program) or program
+            program = self._schedule(program, self._dealt(grid)) or program
         schedule = program if isinstance(program, Schedule) else None
+        if isinstance(cost, Layers):
+            rows = schedule.ranks
+        elif schedule:
+            rows = lower(schedule, cost)
+            if grid:
+                rows, schedule = grid.spread(rows), grid.spread(schedule)
+            rows = rows.ranks
+        elif grid:
+            placement = self._on(grid)
         placement = schedule.placement if schedule else placement or loop(self.stages)
         size = schedule.p if schedule else 1 + max(max(copy) for copy in placement.copies)
+        size = grid.size if grid else size
         steps = {"forward_step": forward_step, "backward_step": backward_step}
         self._try_shapes()
         job = Job(
@@ -181,11 +198,7 @@ class Lab:
             problem=layers.problem,
             placement=placement,
             size=size,
-            program=program
-            if not schedule
-            else schedule.ranks
-            if layers is not self
-            else lower(schedule, cost).ranks,
+            program=rows if schedule else program,
             recompute=_recompute(recompute, self.stages),
             steps=tuple((name, step) for name, step in steps.items() if step),
             clock=clock,
@@ -194,6 +207,7 @@ class Lab:
             backend=self._backend(size),
             tags=bool(schedule) if tags is None else tags,
             timeout=timeout,
+            grid=grid,
         )
         began = time.perf_counter()
         reports = start(job)
@@ -223,6 +237,33 @@ class Lab:
         if messages is not None:
             reasons.append(_target("messages", sum(run.messages), messages))
         return Score(sum(kind == "yes" for kind, _ in reasons), len(reasons), reasons)
+
+    def _dealt(self, grid):
+        """How many micro-batches each copy of the pipeline on a grid gets; None without one."""
+        if grid is None:
+            return None
+        if grid.ep > 1:
+            raise ProblemError(
+                "expert parallelism runs with Layers(ep=…) as the cost, and MoELayer as the "
+                "blocks; give the grid ep=1"
+            )
+        if self.microbatches % grid.dp:
+            raise ProblemError(
+                f"{self.microbatches} micro-batches cannot be dealt out evenly to dp={grid.dp} "
+                f"copies. Nearest: {_nearest(self.microbatches, grid.dp)}"
+            )
+        rows = self.problem.batch // self.microbatches
+        if rows % grid.parts:
+            raise ProblemError(
+                f"the {rows} rows of a micro-batch cannot be cut into {grid.parts} parts"
+            )
+        return self.microbatches // grid.dp
+
+    def _on(self, grid):
+        """The placement of a rank program's stages, one for each place on the pp axis."""
+        if grid.pp != self.stages:
+            raise ProblemError(f"the grid has pp={grid.pp}, and the lab {self.stages} stages")
+        return grid.placement()
 
     def _in_layers(self, program, model):
         """(a lab in which every layer is a stage, the schedule of nodes) for `Layers`."""
@@ -315,6 +356,7 @@ class Run:
     trace: a `Trace`, in units of cost ("virtual", "pace") or in seconds ("wall")
     loss, grads, weights: of the step; tensors by parameter name, weights after the update
     messages, message_bytes: sent by each rank; peak_activations: counted on each rank
+    traffic: for each rank {group: [calls, bytes]} of its collectives, see `Groups`
     seconds: from the call of `lab.run` to its return, starting the processes included
     """
 
@@ -334,14 +376,16 @@ class Run:
         self.messages = [report.sent for report in reports]
         self.message_bytes = [report.sent_bytes for report in reports]
         self.peak_activations = [report.peak for report in reports]
-        losses = {i: v for report in reports for i, v in report.losses.items()}
-        self.loss = sum(losses[i] for i in sorted(losses)) if losses else None
-        self.grads, self.weights = {}, {}
+        self.traffic = [report.traffic for report in reports]
+        losses = defaultdict(float)
         for report in reports:
-            # All copies of a stage hold the same sums; the first one's are shown.
-            for _, result in sorted(report.results.items(), reverse=True):
-                self.grads |= _tensors(result.grads)
-                self.weights |= _tensors(result.weights)
+            for i, loss in report.losses.items():
+                losses[i] += loss
+        self.loss = sum(losses[i] for i in sorted(losses)) if losses else None
+        # All copies of a stage should hold the same; the first one's are shown.
+        self.grid = job.grid
+        self._views = _views(reports, job.grid)
+        _, self.grads, self.weights = self._views[0]
         self._reports = reports
         self._seen = set().union(*(report.seen for report in reports))
         self._backend, self._layers = job.backend, isinstance(job.cost, Layers)
@@ -349,7 +393,7 @@ class Run:
     @property
     def exact(self):
         """True where the same numbers were added in the same order as in the reference."""
-        if self._backend != "gloo" or len(self.schedule.placement.copies) > 1:
+        if self._backend != "gloo" or len(self.schedule.placement.copies) > 1 or self.grid:
             return False
         orders = {}
         for row in self.schedule.ranks:
@@ -382,20 +426,21 @@ class Run:
                 f"{number(time)}"
             )
         allowed = None if self.exact else bounds(problem)
-        if allowed and self._layers:
-            # An expert multiplies the tokens of all ranks at once, in sums of another length.
+        if allowed and (self._layers or self.grid):
+            # An expert multiplies the tokens of all ranks at once, a tensor-parallel rank a part
+            # of a sum: products are added up in other portions.
             most = 1e3 * torch.finfo(problem.torch_dtype).eps
             allowed = {n: b + most * right.grads[n].abs().max() for n, b in allowed.items()}
-        wrong = differences(problem, self.grads, right.grads, allowed)
-        if wrong:
-            worst = max(wrong, key=lambda d: d.stage)
-            cause = diagnose(problem, self.grads, right.grads, wrong)
-            rank = self.schedule.placement.copies[0][worst.stage]
-            return "no", (
-                f"rank {rank}: the gradient of {worst}"
-                + (f": {cause}" if cause else "")
-                + f". {len(wrong)} of {len(right.grads)} parameters are wrong"
-            )
+        for coordinates, grads, _ in self._views:
+            if wrong := differences(problem, grads, right.grads, allowed):
+                worst = max(wrong, key=lambda d: d.stage)
+                dp = self.grid and (self.grid.dp, coordinates["dp"])
+                cause = diagnose(problem, grads, right.grads, wrong, dp)
+                return "no", (
+                    f"rank {self._owner(worst.stage, coordinates)}: the gradient of {worst}"
+                    + (f": {cause}" if cause else "")
+                    + f". {len(wrong)} of {len(right.grads)} parameters are wrong"
+                )
         eps = torch.finfo(problem.torch_dtype).eps
         if abs(self.loss - right.loss) > (0 if self.exact else 1e3 * eps * abs(right.loss)):
             return "no", (
@@ -405,8 +450,9 @@ class Run:
         moved = allowed and {
             n: problem.lr * b + 4 * eps * right.weights[n].abs() for n, b in allowed.items()
         }
-        if wrong := differences(problem, self.weights, right.weights, moved):
-            return "no", f"after the optimizer step {wrong[0]}"
+        for _, _, weights in self._views:
+            if wrong := differences(problem, weights, right.weights, moved):
+                return "no", f"after the optimizer step {wrong[0]}"
         how = (
             "equal to the last bit, being added up in the same order"
             if self.exact
@@ -418,8 +464,49 @@ class Run:
             f"single-process reference, elementwise: {how}"
         )
 
+    def _owner(self, stage, coordinates):
+        owner = self.schedule.placement.copies[0][stage]
+        if self.grid is None:
+            return owner
+        return self.grid.rank(**coordinates | {"pp": self.grid.coordinates(owner)["pp"]})
+
     def __repr__(self):
         return headline(self.trace)
+
+
+def _views(reports, grid):
+    """The whole model, as each set of ranks that together hold all of it has it: (coordinates of
+    the set, gradients, weights), by name. Parts of a tensor are put together."""
+    sets = {}  # where a set is -> {tp: its reports}
+    for rank, report in enumerate(reports):
+        here = grid.coordinates(rank) if grid else {"tp": 0}
+        place = tuple((axis, here[axis]) for axis in here if axis not in ("tp", "pp"))
+        sets.setdefault(place, {}).setdefault(here["tp"], []).append(report)
+    views = []
+    for place, shares in sets.items():
+        cut = {name: d for report in shares[0] for name, d in report.sharded.items()}
+        found = [[_merged(report, kind) for kind in ("grads", "weights")]
+                 for tp in sorted(shares) for report in [shares[tp]]]  # fmt: skip
+        for tp, mine in enumerate(found):
+            whole = [
+                tensors | {n: _joined([f[k][n] for f in found], d) for n, d in cut.items()}
+                for k, tensors in enumerate(mine)
+            ]
+            views.append((dict(place) | {"tp": tp}, *whole))
+    return views
+
+
+def _merged(reports, kind):
+    """The gradients or weights that some ranks hold. Of copies on the same ranks the first."""
+    found = {}
+    for report in reports:
+        for _, result in sorted(report.results.items(), reverse=True):
+            found |= _tensors(getattr(result, kind))
+    return found
+
+
+def _joined(parts, dimension):
+    return None if any(part is None for part in parts) else torch.cat(parts, dimension)
 
 
 def _given_blocks(blocks):

@@ -111,6 +111,16 @@ class Problem:
     def _names(self):
         return [list(self.parameters(s, self.module(s))) for s in range(self.stages)]
 
+    @cached_property
+    def tied(self):
+        """The names of parameters that are one: of given blocks that share a Parameter."""
+        names = {}
+        for k, block in enumerate(self.given_blocks or ()):
+            for name, parameter in block.named_parameters():
+                if parameter.requires_grad:
+                    names.setdefault(id(parameter), []).append(f"block{k}.{name}")
+        return [tuple(found) for found in names.values() if len(found) > 1]
+
     def names(self, stage):
         """Names in the whole model of a stage's parameters, without frozen ones."""
         return self._names[stage]
@@ -197,13 +207,23 @@ class OneProcess:
         finally:
             torch.set_num_threads(threads)
 
-    def grads(self):
-        """{name: gradient so far} of all stages."""
+    def parameters(self):
+        """{name: parameter} of all stages."""
         return {
-            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            name: parameter
             for stage, module in enumerate(self.modules)
             for name, parameter in self.problem.parameters(stage, module).items()
         }
+
+    def grads(self, tied=True):
+        """{name: gradient so far} of all stages; of tied weights the sum, if `tied`."""
+        found = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in self.parameters().items()
+        }
+        for names in self.problem.tied if tied else ():
+            found |= dict.fromkeys(names, sum(found[name] for name in names))
+        return found
 
 
 def reference(problem: Problem) -> Result:
@@ -213,6 +233,9 @@ def reference(problem: Problem) -> Result:
     for part, *_ in step.microbatches():
         loss += part
     grads = step.grads()
+    if problem.tied:
+        for name, parameter in step.parameters().items():
+            parameter.grad = grads[name]
     return Result(loss, grads, finish(problem, dict(enumerate(step.modules)), loss).weights)
 
 

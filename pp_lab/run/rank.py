@@ -19,13 +19,14 @@ import math
 import torch
 import torch.distributed as dist
 
+from ..schedule.cost import exact
+from ..schedule.grid import Grid
 from ..schedule.op import Move, Op
 from .clocks import VirtualClock
+from .groups import Groups, Reduction
 from .split import collect, weight_gradients
-
-
-class StepError(RuntimeError):
-    """A rank program asked for something that makes no sense; the text says what."""
+from .tensor import ParallelMLP, TensorGroup
+from .transport import StepError
 
 
 class P2POp:
@@ -85,10 +86,15 @@ class Rank:
 
     index, size: which rank of how many; microbatches: m; is_first, is_last: of the stages;
     previous, next: the neighbours, None at the ends; module: this rank's stage.
+    grid, coordinates: where the pipeline is one of several parallelisms; mine: the micro-batches
+    that go through this rank.
     """
 
-    def __init__(self, index, problem, placement, clock, transport, steps=(), recompute=None):
-        self.index, self.size = index, max(max(c) for c in placement.copies) + 1
+    def __init__(
+        self, index, problem, placement, clock, transport, steps=(), recompute=None, grid=None
+    ):
+        self.index, self.grid = index, grid or Grid(pp=max(max(c) for c in placement.copies) + 1)
+        self.size, self.coordinates = self.grid.size, self.grid.coordinates(index)
         self.microbatches, self.dtype = problem.microbatches, problem.torch_dtype
         self.device, self.recompute = transport.device, recompute
         self.placement, self.clock, self.transport = placement, clock, transport
@@ -96,14 +102,20 @@ class Rank:
         for name, step in steps:
             setattr(self, name, step)
         self.problem, self.stages = problem, placement.stages
+        self.copy, self._stage = placement.held_by(index)[0]  # of the op that is being run
+        self.mine = placement.dealt(self.copy, self.microbatches)
+        self.groups, self.sharded = Groups(self), {}
         self.modules = {
-            (copy, stage): problem.module(stage).to(self.device)
+            (copy, stage): self._share(stage, problem.module(stage)).to(self.device)
             for copy, stage in placement.held_by(index)
         }
-        self._copy, self._stage = next(iter(self.modules))  # of the op that is being run
+        parts = self.grid.parts
+        self.shapes = [((s[0] // parts, *s[1:]) if s else s, d) for s, d in problem.shapes]
         held = {stage for _, stage in self.modules}
-        self._inputs = self._on_device(problem.inputs()) if 0 in held else None
-        self._targets = self._on_device(problem.targets()) if self.stages - 1 in held else None
+        self._inputs = self._rows(problem.inputs()) if 0 in held else None
+        self._targets = self._rows(problem.targets()) if self.stages - 1 in held else None
+        self._inside = False  # an op
+        self._latest = 0  # the last micro-batch whose weight gradient was found
         self.saved = {}  # (stage, micro-batch) -> what the backward needs
         self.split = set()  # the (stage, micro-batch) whose backward comes as I and W
         self.not_finite = None  # the first op that gave NaN or infinity, and when
@@ -127,21 +139,21 @@ class Rank:
 
     @property
     def previous(self):
-        return self.index - 1 if self.index > 0 else None
+        return self._neighbour(-1)
 
     @property
     def next(self):
-        return self.index + 1 if self.index + 1 < self.size else None
+        return self._neighbour(1)
 
     @property
     def module(self):
         """This rank's stage, [rows, hidden] -> [rows, hidden]."""
-        return self.modules[self._copy, self._stage]
+        return self.modules[self.copy, self._stage]
 
     @property
     def shape(self):
         """Of what this rank's stage takes for one micro-batch."""
-        return self.problem.shapes[self._stage][0]
+        return self.shapes[self._stage][0]
 
     @property
     def now(self):
@@ -173,12 +185,30 @@ class Rank:
 
     def share(self, i, loss):
         """What the loss of micro-batch i contributes to the loss of the step: loss / m, unless
-        the lab has another reduction. Only the last stage knows."""
-        return self.problem.share(loss, i, self._targets)
+        the lab has another reduction. Only the last stage knows. Where there are copies on a
+        grid, the step is that of this copy: m counts its own micro-batches, and the mean over
+        the copies is the whole."""
+        share = self.problem.share(loss, i, self._targets)
+        if self.grid.dp > 1:
+            share = share * self.grid.dp
+        return share / self.grid.tp if self.grid.sequence_parallel else share
+
+    @property
+    def counts(self):
+        """How much of the whole step's loss a loss of this rank's is."""
+        grid = self.grid
+        if grid.tp > 1 and not grid.sequence_parallel and self.coordinates["tp"]:
+            return 0  # the first of those who all have the same
+        return 1 / grid.copies
 
     def run(self, kind, stage, i, tensor):
         """Run one op and give its result: y for F, the input gradient for B and I."""
         op = Op(kind, stage, self._microbatch(i))
+        if (self.placement.copy(i, self.microbatches), stage) not in self.modules:
+            raise StepError(
+                f"micro-batch {i} does not go through rank {self.index}: rank.mine names those "
+                f"that do, {self.mine[0]} to {self.mine[-1]}"
+            )
         self._check(op, tensor)
         start = self.clock.start()
         result = self.perform(op, tensor)
@@ -188,11 +218,15 @@ class Rank:
     def perform(self, op, tensor):
         """Run an op that is known to be in its place, off the clock."""
         kind, stage, i = op
-        self._copy, self._stage = self.placement.copy(i, self.microbatches), stage
+        self.copy, self._stage = self.placement.copy(i, self.microbatches), stage
+        self._inside = True
         module = self.module
         if module.microbatch != i:
             module.__dict__["microbatch"] = i  # nn.Module's own way of setting it is slow
         result = self._runs[kind](op, tensor)
+        self._inside = False
+        if kind in "BW":
+            self._latest = i
         if self.declared and self.not_finite is None and result is not None:
             self._look_at(op, result)
         if kind == "B":
@@ -224,7 +258,7 @@ class Rank:
         if later is not None:
             collect(self.module, None)
         last = op.stage == self.stages - 1
-        want = () if last else self.problem.shapes[op.stage + 1][0]
+        want = () if last else self.shapes[op.stage + 1][0]
         if not isinstance(y, torch.Tensor) or tuple(y.shape) != want:
             got = f"shape {list(y.shape)}" if isinstance(y, torch.Tensor) else repr(y)
             raise StepError(
@@ -290,7 +324,7 @@ class Rank:
             return
         forward = op.kind == "F"
         kind = "its input" if forward else "the gradient of its output"
-        shape = self.problem.shapes[op.stage if forward else op.stage + 1][0]
+        shape = self.shapes[op.stage if forward else op.stage + 1][0]
         if not isinstance(tensor, torch.Tensor):
             raise StepError(
                 f"{name} of micro-batch {op.microbatch} needs {kind}, a tensor, but got {tensor!r}"
@@ -386,25 +420,74 @@ class Rank:
         return [op.op(op.tensor, op.peer, op.tag) for op in ops]
 
     @_call
-    def all_reduce(self, tensor):
-        """Sum a tensor over all ranks, in place."""
-        self.transport.collective("all_reduce", lambda: dist.all_reduce(tensor, async_op=True))
+    def all_reduce(self, tensor, group=None, async_op=False):
+        """Sum a tensor over a group, in place: "dp", "tp", "dp-cp", "embedding" (see `Grid`), or
+        all ranks. With async_op the sum is made beside what follows; returns a request then.
+
+        It begins when the last member has come, and takes the tensor's part of `cost.sync`,
+        which is for all gradients of a stage. Within an op it is part of the op.
+        """
+        if self._inside:
+            return self.groups.all_reduce(tensor, group)
+        op = Op("R", self._stage, self._latest)
+        sync = self.clock.cost.of(op) if self.clock.cost else 0
+        whole = sum(p.numel() for p in self.module.parameters()) or 1
+        request = Reduction(self.groups, tensor, group, exact(sync * tensor.numel(), whole), op)
+        return request if async_op else request.wait() and None
 
     @_call
     def all_to_all_single(self, output, input, output_split_sizes=None, input_split_sizes=None):
         """Send a part of `input` to every rank, receive a part of `output` from every rank."""
-        self.transport.collective(
+        self.groups.run(
             "all_to_all_single",
-            lambda: dist.all_to_all_single(
-                output, input, output_split_sizes, input_split_sizes, async_op=True
-            ),
+            None,
+            lambda _: dist.all_to_all_single(output, input, output_split_sizes, input_split_sizes),
         )
+
+    # ---- gradients
+
+    def gradients(self, stage=None):
+        """{name in the whole model: gradient} of this rank's weights, or of one of its stages, as
+        they are now. Copies; zeros where there is none yet."""
+        return {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            for name, p in self._parameters(stage).items()
+        }
+
+    def set_gradients(self, gradients):
+        """Replace some or all of this rank's gradients: {name: tensor}."""
+        parameters = self._parameters()
+        for name, tensor in gradients.items():
+            if name not in parameters:
+                raise StepError(
+                    f"set_gradients: rank {self.index} has no parameter {name!r}, but "
+                    f"{', '.join(parameters)}"
+                )
+            if not isinstance(tensor, torch.Tensor) or tensor.shape != parameters[name].shape:
+                raise StepError(
+                    f"set_gradients: the gradient of {name} is a tensor of shape "
+                    f"{list(parameters[name].shape)}, not "
+                    + (
+                        str(list(tensor.shape))
+                        if isinstance(tensor, torch.Tensor)
+                        else repr(tensor)
+                    )
+                )
+            parameters[name].grad = tensor.detach().clone()
+
+    def _parameters(self, only=None):
+        return {
+            name: parameter
+            for (_, stage), module in self.modules.items()
+            if only in (None, stage)
+            for name, parameter in self.problem.parameters(stage, module).items()
+        }
 
     # ---- inside
 
     def empty_for(self, stage):
         """An uninitialised tensor of the shape of a stage's input."""
-        shape, dtype = self.problem.shapes[stage]
+        shape, dtype = self.shapes[stage]
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def _recv(self, peer, kind, i):
@@ -452,5 +535,28 @@ class Rank:
             raise StepError(f"there is no micro-batch {i!r}: they are 0 to {self.microbatches - 1}")
         return i
 
-    def _on_device(self, tensors):
-        return [t.to(self.device) for t in tensors]
+    def _rows(self, tensors):
+        """This rank's rows of each micro-batch."""
+        part = self.coordinates["cp"]
+        if self.grid.sequence_parallel:
+            part = part * self.grid.tp + self.coordinates["tp"]
+        return [t.chunk(self.grid.parts)[part].to(self.device) for t in tensors]
+
+    def _share(self, stage, module):
+        """A stage whose blocks hold this rank's share of what tensor parallelism cuts."""
+        if self.grid.tp > 1:
+            group = TensorGroup(self.groups, self.grid.sequence_parallel)
+            for k, (number, block) in enumerate(
+                zip(self.problem.blocks(stage), module, strict=True)
+            ):
+                if isinstance(block, ParallelMLP):
+                    module[k] = block.shared(group)
+                    self.sharded |= {f"block{number}.{n}": d for n, d in block.sharded.items()}
+        return module
+
+    def _neighbour(self, step):
+        """The rank of the stage before or after, None at the ends."""
+        place = self.coordinates["pp"] + step
+        if not 0 <= place < self.grid.pp:
+            return None
+        return self.grid.rank(**self.coordinates | {"pp": place})

@@ -21,6 +21,10 @@ HEADER = 256  # bytes in front of every message
 STATUS = 256  # bytes of the file that says where a rank is
 
 
+class StepError(RuntimeError):
+    """A rank program asked for something that makes no sense; the text says what."""
+
+
 class TransportError(RuntimeError):
     """A message that is not what the receiver declared, or a request that was misused."""
 
@@ -84,10 +88,10 @@ class Request:
 
 
 class Collective:
-    """A collective that a rank is in: the `number`-th that it called."""
+    """A collective that a rank is in: the `number`-th that it called among these ranks."""
 
-    def __init__(self, name, number):
-        self.verb, self.number = name, number
+    def __init__(self, verb, number, members):
+        self.verb, self.number, self.members = verb, number, members
 
     def __repr__(self):
         return f"<{self.verb}, collective {self.number}>"
@@ -117,7 +121,9 @@ class Transport:
         with open(status, "r+b") as file:
             self._status = mmap.mmap(file.fileno(), STATUS)
         self.at("at its start")
-        self.sent = self.sent_bytes = self.collectives = 0
+        self.sent = self.sent_bytes = 0
+        self.collectives = {}  # members -> how many were called
+        self.reductions = []  # sums that were started
 
     def make_room(self, size):
         """From now on, allow messages of `size` bytes at least."""
@@ -170,12 +176,16 @@ class Transport:
         self.outstanding[request] = None
         return request
 
-    def collective(self, name, start):
-        """Run a collective that all ranks must call, in the same order; return when it is done."""
-        request = Collective(name, self.collectives)
-        self.collectives += 1
-        self.waiting = request, time.monotonic()
-        start().wait()
+    def next_collective(self, verb, members):
+        """The next collective among these ranks, which all of them must call in the same order."""
+        number = self.collectives.get(members, 0)
+        self.collectives[members] = number + 1
+        return Collective(verb, number, members)
+
+    def collective(self, verb, members, start):
+        """Carry out a collective; returns when `start` has done it."""
+        self.waiting = self.next_collective(verb, members), time.monotonic()
+        start()
         self.waiting = None
 
     def unpack(self, request):

@@ -25,10 +25,12 @@ import torch
 import torch.distributed as dist
 
 from ..schedule.cost import Cost
+from ..schedule.grid import Grid
 from ..schedule.layers import Layers
 from ..schedule.schedule import Placement
 from .clocks import CudaClock, PaceClock, VirtualClock, WallClock
 from .execute import Plan
+from .groups import reduce_gradients
 from .model import Problem, finish
 from .nodes import NodePlan
 from .rank import Rank, StepError
@@ -54,6 +56,7 @@ class Job:
     backend: str
     tags: bool
     timeout: float
+    grid: Grid | None = None  # the ranks' layout; None: one pipeline
     folder: str = ""  # where the processes of one machine meet
 
 
@@ -69,6 +72,8 @@ class Report:
     not_finite: tuple | None  # (time, op) of the first op that gave NaN or infinity
     sent: int
     sent_bytes: int
+    traffic: dict  # group -> [calls, bytes]
+    sharded: dict  # parameter -> the dimension in which it is cut, where it is
     unwaited: list = field(default_factory=list)
 
 
@@ -129,7 +134,12 @@ def prepare(job, index, device, status):
     timed = job.clock == "virtual" or job.clock == "pace" and job.cost.comm
     bare = not callable(job.program) and not timed
     transport = Transport(index, job.size, capacity, device, job.tags, clock, status, bare)
-    return Rank(index, job.problem, job.placement, clock, transport, job.steps, job.recompute)
+    placement = job.placement
+    if job.grid:  # this rank's own pipelines
+        owners = [job.grid.coordinates(rank)["pp"] for rank in placement.copies[0]]
+        placement = job.grid.placement(owners, index)
+    given = (job.problem, placement, clock, transport, job.steps, job.recompute, job.grid)
+    return Rank(index, *given)
 
 
 def ready(job, rank):
@@ -138,22 +148,32 @@ def ready(job, rank):
         return lambda: job.program(rank)
     if isinstance(job.cost, Layers):
         return NodePlan(rank, job.program[rank.index], job.cost).run
-    return Plan(rank, job.program[rank.index]).run
+    plan = Plan(rank, job.program[rank.index])
+
+    def run():
+        plan.run()
+        reduce_gradients(rank)
+
+    return run
 
 
 def report(rank):
     """End the step, and sum up what the rank did."""
-    unwaited = [repr(r) for r in rank.transport.outstanding]
-    sent, sent_bytes = rank.transport.sent, rank.transport.sent_bytes
+    transport = rank.transport
+    unwaited = [repr(r) for r in transport.outstanding]
+    unwaited += [repr(r) for r in transport.reductions if not r.done]
+    sent, sent_bytes = transport.sent, transport.sent_bytes
     return Report(
         items=rank.clock.settled(rank.items),
-        losses={i: v.item() for i, v in rank.losses.items()},
+        losses={i: rank.counts * v.item() for i, v in rank.losses.items()},
         results={} if unwaited else _finish(rank),
         seen=rank.seen,
         peak=rank.peak,
         not_finite=rank.not_finite,
         sent=sent,
         sent_bytes=sent_bytes,
+        traffic=rank.groups.traffic,
+        sharded=rank.sharded,
         unwaited=unwaited,
     )
 
@@ -182,7 +202,7 @@ def _join(job, index):
 def _finish(rank):
     """Add up the copies' gradients, where there are several, and take the optimizer step."""
     copies = {copy for copy, _ in rank.modules}
-    if len(rank.placement.copies) > 1:
+    if rank.grid.dp == 1 and len(rank.placement.copies) > 1:
         _sum_copies(rank)
     results = {}
     for copy in copies:
@@ -293,7 +313,7 @@ def describe(request):
     """A request as plain data, for the parent: (verb, peer, tag, what)."""
     if hasattr(request, "peer"):
         return (request.verb, request.peer, request.tag, request.what)
-    return (request.verb, None, request.number, request.verb)
+    return (request.verb, None, request.number, request.members)
 
 
 class _Lines(io.TextIOBase):

@@ -6,7 +6,9 @@ pipeline fills and drains there is room: each rank then runs what it can as earl
 if the rest of the plan still fits under the memory cap.
 """
 
-from .op import Op, needs
+from itertools import count
+
+from .op import Op, needs, ops
 
 PERIOD = 6
 
@@ -21,20 +23,19 @@ def repeated(blocks, m, cap):
     """
     p = len(blocks)
     plans = [_plan(rank, 2 * p - 1 - rank, block, m) for rank, block in enumerate(blocks)]
-    rows, held, done, now = [[] for _ in blocks], [0] * p, {}, 0
+    rows, held, now = [[] for _ in blocks], [0] * p, 0
+    # For a stage's ops of a kind the steps at which they ended, by micro-batch, and what they need.
+    ended = {(kind, stage): [] for kind in "FIW" for stage in range(2 * p)}
+    waits = {op: [ended[need[:2]] for need in needs(Op(*op, 0), 2 * p)] for op in ended}
     while any(plans):
         for rank, plan in enumerate(plans):
-            filling = ("F", rank, m - 1) not in done
-            # The weight gradients run as planned while new micro-batches come, and after that
-            # only where there is nothing else to do.
-            for kinds in ("FIW",) if filling else ("FI", "W"):
-                op = _first(plan, kinds, held[rank], cap, done, now, 2 * p)
-                if op:
-                    plan.remove(op)
-                    rows[rank].append(op)
-                    held[rank] += (op.kind == "F") - (op.kind == "W")
-                    done[op] = now + 1
-                    break
+            filling = len(ended["F", rank]) < m
+            place = _first(plan, filling, held[rank], cap, waits, now)
+            if place is not None:
+                op = plan.pop(place)
+                rows[rank].append(op)
+                held[rank] += (op.kind == "F") - (op.kind == "W")
+                ended[op[:2]].append(now + 1)
         now += 1
     return rows
 
@@ -48,24 +49,33 @@ def _plan(first, second, block, m):
         while step % PERIOD in {taken % PERIOD for taken in steps.values()}:
             step += 1
         steps["W", stage] = step
-    planned = [(step + PERIOD * i, Op(*op, i)) for op, step in steps.items() for i in range(m)]
+    planned = []
+    for (kind, stage), step in steps.items():
+        planned += zip(count(step, PERIOD), ops(kind, stage, range(m)), strict=False)
     return [op for _, op in sorted(planned)]
 
 
-def _first(plan, kinds, held, cap, done, now, stages):
-    """The first planned op of these kinds that can run now, if there is one.
+def _first(plan, filling, held, cap, waits, now):
+    """The place in the plan of the op that runs now: the first one that can, if there is one.
 
-    A forward may overtake what is planned before it if all of that fits beside it.
+    A forward may overtake what is planned before it if all of that fits beside it. The weight
+    gradients run as planned while new micro-batches come, and after that only where there is
+    nothing else to do.
     """
-    top, seen = held, set()
-    for op in plan:
-        if op[:2] not in seen:  # micro-batches do not overtake each other
-            seen.add(op[:2])
-            ready = all(done.get(need, now + 1) <= now for need in needs(op, stages))
-            if ready and op.kind in kinds and (op.kind != "F" or top < cap):
-                return op
-        if len(seen) == PERIOD:
-            return None
-        held += (op.kind == "F") - (op.kind == "W")
+    top, seen, spare = held, set(), None
+    for place, (kind, stage, i) in enumerate(plan):
+        if (kind, stage) not in seen:  # micro-batches do not overtake each other
+            seen.add((kind, stage))
+            for ended in waits[kind, stage]:
+                if len(ended) <= i or ended[i] > now:
+                    break
+            else:
+                if kind != "F" or top < cap:
+                    if filling or kind != "W":
+                        return place
+                    spare = place if spare is None else spare
+            if len(seen) == PERIOD:
+                break
+        held += (kind == "F") - (kind == "W")
         top = max(top, held)
-    return None
+    return spare

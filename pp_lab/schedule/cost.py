@@ -4,6 +4,7 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from math import lcm
 from numbers import Number
 
@@ -11,7 +12,17 @@ from .op import KINDS, Op, Pair
 
 
 class Exact(Fraction):
-    """A Fraction that formats like a number on every Python: f"{Exact(3, 11):.2f}"."""
+    """A Fraction that formats like a number on every Python: f"{Exact(3, 11):.2f}".
+
+    It works out its float once: a picture asks a time of many events for it many times.
+    """
+
+    @cached_property
+    def _decimal(self):
+        return self.numerator / self.denominator
+
+    def __float__(self):
+        return self._decimal
 
     def __repr__(self):
         decimal = float(self)
@@ -43,6 +54,8 @@ class Cost:
         to I + W, or to twice F. B may differ from I + W (a fused backward can be cheaper).
     pair: a forward and a backward run as one overlapped step; F + B unless given.
     comm: latency of a hop between two ranks, added to the time at which a message arrives.
+    sync: the all-reduce of a stage's gradients over its copies, after its last backward, on a
+        lane of its own; or a sequence with one number per stage.
     blocking: messages are a rendezvous: sender and receiver wait for each other, and then
         neither computes for `comm`. Otherwise a message travels on its own.
     """
@@ -53,10 +66,11 @@ class Cost:
     W: object
     pair: object
     comm: object
+    sync: object
     blocking: bool
 
-    def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0, blocking=False):
-        given = {"F": F, "B": B, "I": I, "W": W, "pair": pair, "comm": comm}
+    def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0, sync=0, blocking=False):
+        given = {"F": F, "B": B, "I": I, "W": W, "pair": pair, "comm": comm, "sync": sync}
         values = {name: checked(name, value) for name, value in given.items()}
         if isinstance(values["comm"], tuple):
             raise ValueError("comm is the latency of any hop: give one number, not a sequence")
@@ -76,12 +90,12 @@ class Cost:
         object.__setattr__(self, "blocking", bool(blocking))
 
     def of(self, item: Op | Pair):
-        """The duration of an op or a pair."""
+        """The duration of an op, a pair, or a reduction."""
         if isinstance(item, Pair):
             if self.pair is None:
                 return self.of(item.f) + self.of(item.b)
             return _at(self.pair, item.f.stage)
-        return _at(getattr(self, item.kind), item.stage)
+        return _at(self.sync if item.kind == "R" else getattr(self, item.kind), item.stage)
 
     def split(self, v: int) -> "Cost":
         """The cost of one of v equal chunks of a rank's share; a hop costs what it did."""
@@ -90,13 +104,13 @@ class Cost:
         part = {
             k: None if x is None else _each(lambda d: exact(d, v), x)
             for k, x in vars(self).items()
-            if k in (*KINDS, "pair")
+            if k in (*KINDS, "pair", "sync")
         }
         return replace(self, **part)
 
     def numbers(self):
         """Every number in here, flat."""
-        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm"))
+        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm", "sync"))
 
     def in_ticks(self):
         """Into how many ticks a unit of time is cut, so that every number is whole; and what
@@ -123,6 +137,7 @@ class Cost:
         if self.pair is not None:
             text += f" pair={show(self.pair)}"
         text += f" comm={show(self.comm)}" if self.comm else ""
+        text += f" sync={show(self.sync)}" if self.sync else ""
         return text + " blocking" * self.blocking
 
 

@@ -43,7 +43,7 @@ class Layers:
     split: bool = True
     ep: int = 1
 
-    blocking = False  # messages travel on their own, see `Cost`
+    blocking, sync = False, 0  # messages travel on their own, reductions take none: see `Cost`
 
     def __post_init__(self):
         for name in ("layers", "ep"):
@@ -177,12 +177,14 @@ def by_lane(row, key=lambda item: item):
     """{stream: what runs on it, in order}, compute first. key: gives an entry's op or node."""
     found = {"compute": [], "all-to-all": []}
     for entry in row:
-        found[lane_of(key(entry))].append(entry)
+        found.setdefault(lane_of(key(entry)), []).append(entry)
     return found
 
 
 def lane_of(item):
     """The stream on which an op or a node runs."""
+    if getattr(item, "kind", None) == "R":
+        return "all-reduce"
     return "all-to-all" if getattr(item, "part", None) in EXCHANGES else "compute"
 
 

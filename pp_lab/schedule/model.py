@@ -12,7 +12,9 @@ class Model:
     layers, hidden, heads, sequence, microbatch: L, h, a, s and b of the paper. tensor: over how
     many ranks each layer is split (t), `sequence_parallel` or not. recompute: "none",
     "selective" (the attention's own part is computed again in the backward) or "full" (only
-    the layer's input is kept).
+    the layer's input is kept). inner: numbers that the MLP keeps of its own width for each
+    token; 8h unless given, before and after a GeLU of width 4h (with experts: of all that a
+    token goes to).
     """
 
     layers: int
@@ -23,6 +25,7 @@ class Model:
     tensor: int = 1
     sequence_parallel: bool = True
     recompute: str = "none"
+    inner: int | None = None
 
     def __post_init__(self):
         if self.recompute not in ("none", "selective", "full"):
@@ -43,7 +46,8 @@ class Model:
         """The activations of one layer and micro-batch, on each rank that holds it."""
         if self.recompute == "full":
             return 2 * self.sbh
-        whole, split = (0, 34) if self.sequence_parallel else (10, 24)  # over the t ranks
+        whole, split = (0, 18) if self.sequence_parallel else (10, 8)  # over the t ranks
+        split += 16 if self.inner is None else exact(2 * self.inner, self.hidden)
         if self.recompute == "none":
             split += exact(5 * self.heads * self.sequence, self.hidden)
         return exact(self.sbh * (whole * self.tensor + split), self.tensor)

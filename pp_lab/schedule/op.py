@@ -8,6 +8,10 @@ torch.distributed.pipelining: `2F0` is stage 2, forward, micro-batch 0.
     I   input gradient only (the zero-bubble papers call this B)
     W   weight gradient only
 
+After the backwards of a step, what a stage found is summed over its copies (data parallelism,
+or a bidirectional pipeline): `2R7` is the all-reduce of stage 2's gradients, micro-batch 7's the
+last in them. It is on no rank's list, but on a lane of its own.
+
 A `Pair` is a forward and a backward that overlap. A `Move` is one end of a message; where
 messages are not spelled out, they follow from the law.
 
@@ -163,8 +167,9 @@ def needs(item: Op | Pair | Node, stages: int) -> tuple[Op | Node, ...]:
 
     A forward needs the forward of the stage before. A backward (B, or I) needs the
     stage's own forward and the input gradient of the stage after. A weight gradient
-    needs the stage's own input gradient: it then has all that it multiplies. Nothing
-    ever needs another micro-batch. An `I` in the answer is satisfied by a `B`.
+    needs the stage's own input gradient: it then has all that it multiplies. A reduction
+    needs the last weight gradient. Nothing else ever needs another micro-batch. An `I` or a
+    `W` in the answer is satisfied by a `B`.
     """
     if isinstance(item, Pair):
         return needs(item.f, stages) + needs(item.b, stages)
@@ -173,8 +178,8 @@ def needs(item: Op | Pair | Node, stages: int) -> tuple[Op | Node, ...]:
     kind, stage, microbatch = item
     if kind == "F":
         return (Op("F", stage - 1, microbatch),) if stage > 0 else ()
-    if kind == "W":
-        return (Op("I", stage, microbatch),)
+    if kind in "WR":
+        return (Op("I" if kind == "W" else "W", stage, microbatch),)
     own = Op("F", stage, microbatch)
     return (own, Op("I", stage + 1, microbatch)) if stage + 1 < stages else (own,)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from bisect import bisect_right
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from .lower import lower, rendezvous
 from .op import Move, Op, Pair, needs
 from .schedule import Schedule
 from .text import number, timeline_text
-from .timing import timed
+from .timing import last_backwards, reductions, timed
 from .verify import activations
 
 
@@ -42,25 +43,52 @@ def simulate(schedule: Schedule, cost: Cost | Layers = F1B2) -> "Trace":
     Each rank runs its ops in order, each as soon as the rank is free and everything it
     needs has arrived; a value from another rank arrives `cost.comm` after it was made. Where
     `cost.blocking`, messages are a rendezvous instead, and those that the schedule does not
-    spell out are placed by `lower`. Raises ScheduleError for a schedule that cannot run to
-    its end. With `Layers` as the cost, ops are timed node by node, on two streams.
+    spell out are placed by `lower`. Where `cost.sync` is not 0, each stage's gradients are
+    reduced over its copies as soon as all have them, on a lane of their own. Raises
+    ScheduleError for a schedule that cannot run to its end. With `Layers` as the cost, ops
+    are timed node by node, on two streams.
     """
     if isinstance(cost, Layers):
         schedule, lanes = time_layers(schedule, cost)
         return Trace(schedule, itertools.starmap(Lane, lanes), cost)
     if cost.blocking:
         schedule = schedule if schedule.has_moves else lower(schedule, cost)
-        return Trace(schedule, map(Event._make, rendezvous(schedule, cost)), cost)
+        events = list(map(Event._make, rendezvous(schedule, cost)))
+        reduced = _reductions(Trace(schedule, events)._lanes, schedule, cost)
+        events += [
+            Event(*lane[:2], *times) for lane in reduced for times in zip(*lane[2:], strict=True)
+        ]
+        return Trace(schedule, sorted(events, key=lambda event: event.rank), cost)
     if schedule.has_moves:
         schedule = schedule.without_moves()
     ticks, duration, hop = cost.in_ticks()
-    lanes = (
+    lanes = [
         Lane(rank, "compute", row, *times)
         for rank, (row, times) in enumerate(
             zip(schedule.ranks, timed(schedule, duration, hop), strict=True)
         )
-    )
-    return Trace(schedule, lanes, cost, ticks=ticks)
+    ]
+    lanes += _reductions(lanes, schedule, cost, ticks)
+    return Trace(schedule, sorted(lanes, key=lambda lane: lane.rank), cost, ticks=ticks)
+
+
+def _reductions(lanes, schedule, cost, ticks=1):
+    """The lanes of the gradients' reductions, where these take time."""
+    takes = [cost.of(Op("R", stage, 0)) * ticks for stage in range(schedule.stages)]
+    if not any(takes):
+        return []
+    placement, m = schedule.placement, schedule.microbatches
+    done = {
+        lane.rank: last_backwards(placement, m, lane.items, lane.ends)
+        for lane in lanes
+        if lane.name == "compute"
+    }
+    made = {}
+    for rank, *entry in reductions(placement, done, takes.__getitem__):
+        lane = made.setdefault(rank, Lane(rank, "all-reduce", [], [], []))
+        for column, value in zip(lane[2:], entry, strict=True):
+            column.append(value)
+    return list(made.values())
 
 
 class Trace:
@@ -154,7 +182,7 @@ class Trace:
         spans = [lane.ends[-1] - lane.starts[0] for lane in self._compute if lane.ends]
         return self._time(max(spans, default=0))
 
-    @property
+    @cached_property
     def peak_activations(self):
         """For each rank, how many stage activations it holds at its worst moment.
 
@@ -240,6 +268,13 @@ class Trace:
             path.append(max(causes, key=lambda cause: cause[1])[0])
         return path[::-1]
 
+    def at(self, rank, time):
+        """What a rank computes at `time`, and what it computes next; None where there is none."""
+        row = self.ranks[rank]
+        k = bisect_right(row, time, key=lambda event: event.start)
+        running = row[k - 1] if k and time < row[k - 1].end else None
+        return running, row[k] if k < len(row) else None
+
     def why_idle(self, rank, time):
         """A sentence: why `rank` computes nothing at `time`, and who is at the root of it."""
         if not 0 <= rank < self.schedule.p:
@@ -247,13 +282,12 @@ class Trace:
         row, name = self.ranks[rank], self.schedule.label
         if not 0 <= time < self.makespan:
             return f"time {number(time)} is outside the step, which takes {number(self.makespan)}"
-        running = next((e for e in row if e.start <= time < e.end), None)
+        running, event = self.at(rank, time)
         if running:
             return (
                 f"rank {rank} is not idle at {number(time)}: it runs {name(running.op)} "
                 f"from {number(running.start)} to {number(running.end)}"
             )
-        event = next((e for e in row if e.start > time), None)
         if event is None:
             last = (
                 f"its last op, {name(row[-1].op)}, ended at {number(row[-1].end)}"

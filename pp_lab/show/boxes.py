@@ -1,7 +1,10 @@
 """From events to boxes: their looks, and labels no larger than fits."""
 
+from collections import Counter
 from functools import lru_cache
+from typing import NamedTuple
 
+from ..schedule import Event, Trace
 from ..schedule.op import Move
 from .palette import KINDS
 from .scene import Box, Part
@@ -13,8 +16,26 @@ NARROW = 1.5  # where most boxes are narrower than this, shares of time are draw
 BIN = 4  # width of the stretch of time whose shares are drawn
 
 
-def faces(schedule, item):
-    """What is seen of an item: for each of its ops (kind, whole label, shorter label, op)."""
+class Seen(NamedTuple):
+    """What is seen of an event: from when to when, and for each op its face, which is
+    (kind, whole label, shorter label, op)."""
+
+    event: Event
+    start: float
+    end: float
+    faces: list
+
+
+def lanes(trace: Trace) -> list[dict[str, list[Seen]]]:
+    """For each rank its lanes by name, compute first, each with what is seen there in order."""
+    found = [{"compute": []} for _ in range(trace.schedule.p)]
+    for event in trace.events:
+        seen = Seen(event, float(event.start), float(event.end), _faces(trace.schedule, event.op))
+        found[event.rank].setdefault(event.lane, []).append(seen)
+    return found
+
+
+def _faces(schedule, item):
     if isinstance(item, Move):
         stage = "" if schedule.label(item) == item.label else item.stage
         sign = KINDS[item.action].sign
@@ -24,45 +45,51 @@ def faces(schedule, item):
     return [(op.kind, label(op), str(op.microbatch), op) for op in item.parts]
 
 
-def label_sizes(traces):
+def label_sizes(drawn):
     """How to label the boxes of each lane: {lane: (whole labels or not, {kind: font size})}.
 
-    traces: pairs (trace, pixels per unit of its time). The ops of one kind share the largest
-    size at which most of them hold their label. Where whole labels do not fit for every kind
-    of a lane, all of the lane get the shorter one (of an op, the number of its micro-batch) or
-    nothing. None where most boxes are too narrow to be drawn at all.
+    drawn: pairs (`lanes` of a trace, pixels per unit of its time). The ops of one kind share
+    the largest size at which most of them hold their label. Where whole labels do not fit for
+    every kind of a lane, all of the lane get the shorter one (of an op, the number of its
+    micro-batch) or nothing. None where most boxes are too narrow to be drawn at all.
     """
     sized = [
-        (trace, event, (float(event.end) - float(event.start)) * scale)
-        for trace, scale in traces
-        for event in trace.events
+        (lane, (seen.end - seen.start) * scale, seen.faces)
+        for ranks, scale in drawn
+        for rank in ranks
+        for lane, row in rank.items()
+        for seen in row
     ]
-    widths = sorted(width for *_, width in sized if width > 0)
+    widths = sorted(width for _, width, _ in sized if width > 0)
     if widths and widths[len(widths) // 2] < NARROW:
         return None
+    alike = Counter(
+        (lane, kind, _width(whole), _width(short), width)
+        for lane, width, faces in sized
+        for kind, whole, short, _ in faces
+    )
     found = {}
-    for trace, event, width in sized:
-        for kind, whole, short, _ in faces(trace.schedule, event.op):
-            lane = found.setdefault(event.lane, {})
-            lane.setdefault(kind, []).append((_width(whole), _width(short), width))
+    for (lane, kind, *widths), count in alike.items():
+        found.setdefault(lane, {}).setdefault(kind, []).append((*widths, count))
     return {lane: _sizes(kinds) for lane, kinds in found.items()}
 
 
 def _sizes(kinds):
     for column in (0, 1):
-        sizes = {
-            kind: _largest([(box[column], box[2]) for box in boxes])
-            for kind, boxes in kinds.items()
-        }
+        sizes = {kind: _largest(texts, column) for kind, texts in kinds.items()}
         if all(sizes.values()):
             break
     return column == 0, sizes
 
 
-def _largest(texts):
-    """The largest size at which most texts, pairs (width, width of box), fit; 0 for none."""
+def _largest(texts, column):
+    """The largest size at which most texts of a column fit; 0 for none.
+
+    texts: tuples (width of the whole label, of the shorter one, of the box, how many of them)
+    """
     for size in SIZES:
-        if sum(_fits(*text, size) for text in texts) >= 0.75 * len(texts):
+        fit = sum(text[3] for text in texts if _fits(text[column], text[2], size))
+        if fit >= 0.75 * sum(text[3] for text in texts):
             return size
     return 0
 
@@ -77,39 +104,40 @@ def _fits(width, box, size):
     return width * size + 1.5 <= box
 
 
-def boxes(row, events, scale, labels, marks):
+@lru_cache(maxsize=4096)
+def _size(text, box, most):
+    """The largest size, but `most`, at which a text fits its box; 0 for none."""
+    return next((s for s in SIZES if s <= most and _fits(_width(text), box, s)), 0)
+
+
+def boxes(row, drawn, scale, labels, marks):
     """The boxes of a row. labels: what `label_sizes` says; marks: items to mark."""
     schedule = row.trace.schedule
     whole_labels, largest = labels.get(row.lane, (False, {}))
     shades = _shades(schedule, row.rank)
     made = []
-    for event in events:
-        width = (float(event.end) - float(event.start)) * scale
-        seen = faces(schedule, event.op)
+    for event, start, end, faces in drawn:
+        width = (end - start) * scale
         parts = []
-        for kind, whole, short, op in seen:
+        for kind, whole, short, op in faces:
             text = whole if whole_labels else short
-            most = min(largest[kind], row.height / len(seen) - 1)
-            size = next((s for s in SIZES if s <= most and _fits(_width(text), width, s)), 0)
+            size = _size(text, width, min(largest[kind], row.height / len(faces) - 1))
             parts.append(Part(kind, shades(op), text if size else "", size))
-        marked = any(op in marks for *_, op in seen)
-        made.append(Box(row.left + float(event.start) * scale, width, tuple(parts), event, marked))
+        marked = bool(marks) and any(op in marks for *_, op in faces)
+        made.append(Box(row.left + start * scale, width, tuple(parts), event, marked))
     return made
 
 
 def _shades(schedule, rank):
     """A function of an op: how far down the rank's stages its stage is, from 0 to 1."""
-    held = schedule.placement.held_by(rank)
+    placement, m = schedule.placement, schedule.microbatches
+    held = placement.held_by(rank)
     place = {stage: k / max(len(held) - 1, 1) for k, stage in enumerate(held)}
-
-    def shade(op):
-        copy = schedule.placement.copy(op.microbatch, schedule.microbatches)
-        return place.get((copy, op.stage), 0)
-
-    return shade
+    copies = [placement.copy(i, m) for i in range(m)]
+    return lambda op: place.get((copies[op.microbatch], op.stage), 0)
 
 
-def shares(row, events, scale):
+def shares(row, drawn, scale):
     """Outlines that show, for each short stretch of time, the share of each kind of op.
 
     The kinds stand on each other, the first at the top; what is left to the bottom is idle.
@@ -117,13 +145,11 @@ def shares(row, events, scale):
     bins = max(1, round((row.right - row.left) / BIN))
     step = (row.right - row.left) / bins / scale
     spent = {kind: [0.0] * bins for kind in KINDS}
-    for event in events:
-        start, end = float(event.start), float(event.end)
-        seen = faces(row.trace.schedule, event.op)
+    for _, start, end, faces in drawn:
         for k in range(int(start / step), min(int(end / step), bins - 1) + 1):
             inside = min(end, (k + 1) * step) - max(start, k * step)
-            for kind, *_ in seen:
-                spent[kind][k] += inside / len(seen)
+            for kind, *_ in faces:
+                spent[kind][k] += inside / len(faces)
     edges = [row.left + k * step * scale for k in range(bins + 1)]
     top, outlines = [row.y] * bins, {}
     for kind, times in spent.items():

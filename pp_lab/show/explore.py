@@ -8,6 +8,7 @@ from fractions import Fraction
 from html import escape
 
 from ..schedule import Cost, LabError, schedules, simulate, verify
+from ..schedule.collector import paused
 from ..schedule.compare import Table
 from ..schedule.text import headline, number
 from .layout import Panel, build
@@ -112,6 +113,7 @@ class View:
     trace: object = None
 
 
+@paused()
 def view(choice: Choice) -> View:
     """Simulate a choice and draw it. What cannot be is one sentence, and no exception."""
     try:
@@ -155,8 +157,8 @@ def moments(trace):
 def moment(trace, time):
     """A sentence for each rank: what it does at `time`, or why it idles."""
     said = []
-    for rank, row in enumerate(trace.ranks):
-        running = next((e for e in row if e.start <= time < e.end), None)
+    for rank in range(trace.schedule.p):
+        running, _ = trace.at(rank, time)
         if running:
             said.append(f"rank {rank} runs {trace.schedule.label(running.op)}")
         elif time >= trace.makespan:

@@ -7,7 +7,7 @@ from math import floor, log10
 from ..schedule import Event, Trace
 from ..schedule.text import headline, number
 from ..schedule.verify import activations
-from .boxes import boxes, faces, label_sizes, shares
+from .boxes import boxes, label_sizes, lanes, shares
 from .palette import KINDS
 from .scene import Line, Row, Scene, Swatch, Text
 
@@ -53,26 +53,18 @@ def in_seconds(trace: Trace) -> bool:
 
 def held(trace: Trace, rank: int) -> list[tuple[Event, int]]:
     """For each op of a rank how many activations the rank holds while it runs."""
-    schedule = trace.schedule.without_moves() if trace.schedule.has_moves else trace.schedule
-    return list(zip(trace.ranks[rank], activations(schedule, rank), strict=False))
+    levels = zip(trace.schedule.ranks[rank], activations(trace.schedule, rank), strict=True)
+    computed = (level for item, level in levels if item.parts)
+    return list(zip(trace.ranks[rank], computed, strict=False))
 
 
 def memory(trace: Trace, rank: int) -> list[tuple[float, int]]:
     """When the number of activations on a rank changes: pairs (time, from then on so many)."""
     levels = {}  # of changes at the same time the last one counts
     for event, level in held(trace, rank):
-        levels[event.start] = level
-        levels[event.end] = level - sum(op.kind in "BW" for op in event.op.parts)
+        levels[float(event.start)] = level
+        levels[float(event.end)] = level - sum(op.kind in "BW" for op in event.op.parts)
     return list(levels.items())
-
-
-def lanes(trace: Trace) -> list[dict[str, list[Event]]]:
-    """For each rank its lanes by name, compute first, each with its events in order."""
-    found = [{"compute": row} for row in trace.ranks]
-    for event in trace.events:
-        if event.lane != "compute":
-            found[event.rank].setdefault(event.lane, []).append(event)
-    return found
 
 
 def build(panels: list[Panel]) -> Scene:
@@ -86,13 +78,14 @@ class _Layout:
     def __init__(self, panels):
         self.panels, self.scene, self.y = panels, Scene(), 6
         self.end = max(panel.end for panel in panels)
-        several = any(p.predicted or any(len(r) > 1 for r in lanes(p.trace)) for p in panels)
+        traces = [pair for panel in panels for pair in panel.traces]
+        self.lanes = {id(trace): lanes(trace) for trace, _ in traces}
+        several = any(p.predicted or max(map(len, self.lanes[id(p.trace)])) > 1 for p in panels)
         self.left = 112 if several else 62
         self.scale = (self.scene.width - RIGHT - self.left) / (self.end or 1)
-        self.peaks = {id(panel): panel.trace.peak_activations for panel in panels}
-        self.peak = max(map(max, self.peaks.values()))
+        self.peak = max(max(panel.trace.peak_activations) for panel in panels)
         self.labels = label_sizes(
-            [(trace, unit * self.scale) for panel in panels for trace, unit in panel.traces]
+            [(self.lanes[id(trace)], unit * self.scale) for trace, unit in traces]
         )
         for panel in panels:
             self._title(panel)
@@ -135,7 +128,7 @@ class _Layout:
             self._write(self.left, self.y + 8, "nothing ran", 12, tone="faint")
             self.y += 32
             return
-        found = [lanes(trace) for trace, _ in panel.traces]
+        found = [self.lanes[id(trace)] for trace, _ in panel.traces]
         for rank in range(p):
             self._write(10, self.y + tall / 2, f"rank {rank}", 11 if p <= 16 else 9, bold=True)
             mine = [of[rank] for of in found]
@@ -143,11 +136,11 @@ class _Layout:
                 for (owner, unit), of in zip(panel.traces, mine, strict=True):
                     if lane in of:
                         self._row(panel, owner, unit, rank, lane, of[lane], tall)
-            self._memory(trace, rank, self.peaks[id(panel)][rank], tall)
+            self._memory(trace, rank, tall)
             self.y += tall / 3
         self.y += 10
 
-    def _row(self, panel, trace, unit, rank, lane, events, tall):
+    def _row(self, panel, trace, unit, rank, lane, drawn, tall):
         predicted = trace is not panel.trace
         name = {"simulated": "simulated", "virtual": "run"}.get(trace.clock, "measured")
         if predicted:
@@ -169,14 +162,14 @@ class _Layout:
         if self.left > 100:
             self._write(self.left - 6, self.y + height / 2, name, 9, "end", "faint")
         if self.labels is None:
-            row.shares = shares(row, events, scale)
-            self.scene.ops += len(events)
+            row.shares = shares(row, drawn, scale)
+            self.scene.ops += len(drawn)
         else:
-            row.boxes = boxes(row, events, scale, self.labels, () if predicted else panel.marks)
+            row.boxes = boxes(row, drawn, scale, self.labels, () if predicted else panel.marks)
         self.scene.rows.append(row)
         self.y += height + 2
 
-    def _memory(self, trace, rank, most, tall):
+    def _memory(self, trace, rank, tall):
         """The strip under a rank: how many activations it holds, on one scale for all ranks."""
         height = round(0.7 * tall)
         self.y += 2 + height
@@ -184,11 +177,11 @@ class _Layout:
         if steps:
             outline = [(self._x(steps[0][0]), self.y)]
             for time, level in steps:
-                y = self.y - height * float(level) / self.peak
-                outline += [(self._x(time), outline[-1][1]), (self._x(time), y)]
+                x = self.left + time * self.scale
+                outline += [(x, outline[-1][1]), (x, self.y - height * level / self.peak)]
             self.scene.memory.append([*outline, (outline[-1][0], self.y)])
         self.scene.lines.append(Line(self.left, self.y, self._x(trace.makespan), self.y))
-        x = self.scene.width - RIGHT + 8
+        x, most = self.scene.width - RIGHT + 8, trace.peak_activations[rank]
         self._write(x, self.y - height / 2, f"peak {most}", 11 if tall > 12 else 9)
 
     def _axis(self, trace):
@@ -219,27 +212,21 @@ class _Layout:
         self.y += 14
 
     def _entries(self):
-        traces = [trace for panel in self.panels for trace, _ in panel.traces]
-        events = [(trace.schedule, event) for trace in traces for event in trace.events]
-        kinds = {
-            getattr(op, "action", None) or op.kind
-            for _, event in events
-            for op in event.op.parts or (event.op,)
-        }
+        rows = [row for ranks in self.lanes.values() for rank in ranks for row in rank.values()]
+        faces = [face for row in rows for seen in row for face in seen.faces]
+        kinds = {kind for kind, *_ in faces}
         entries = [
             (kind, f"{look.sign} {look.name}") for kind, look in KINDS.items() if kind in kinds
         ]
         entries += [("idle", "idle"), ("memory", "activations held, on one scale for all ranks")]
         if any(panel.marks for panel in self.panels):
             entries.append(("mark", "look here"))
+        traces = [trace for panel in self.panels for trace, _ in panel.traces]
         if any(len(trace.schedule.placement.held_by(0)) > 1 for trace in traces):
             entries.append((None, "lighter: another stage of the same rank"))
-        schedule, event = events[0]
-        return entries + [
-            (None, text) for text in self._reading(schedule, faces(schedule, event.op)[0])
-        ]
+        return entries + [(None, text) for text in self._reading(faces[0])]
 
-    def _reading(self, schedule, face):
+    def _reading(self, face):
         """How to read what stands in a box."""
         if self.labels is None:
             return ["ops too narrow to draw: the height of a colour is its share of the time"]

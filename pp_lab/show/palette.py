@@ -22,6 +22,7 @@ KINDS = {
     "B": Look("#E69F00", "rising", "B", "backward"),
     "I": Look("#3DBB95", "falling", "I", "input gradient"),
     "W": Look("#F0E442", "dotted", "W", "weight gradient"),
+    "R": Look("#B9A3E3", "plain", "R", "all-reduce of gradients"),
     "SEND": Look("#A6A6A6", "rising", "→", "send"),
     "RECV": Look("#C8C8C8", "falling", "←", "receive"),
 }

@@ -1,6 +1,8 @@
 """The explorer in a notebook: sliders over a timeline, a cursor to step, a schedule by hand."""
 
+import base64
 from dataclasses import fields, replace
+from html import escape
 
 import ipywidgets as widgets
 
@@ -13,7 +15,21 @@ from .svg import svg
 
 ONE_STAGE = ("GPipe", "1F1B", "eager 1F1B", "ZB-H1", "ZB-H2")  # per rank: what a hand can build
 BUILT = {name: FAMILY[name][0] for name in ONE_STAGE}
-WIDE = {"description_width": "11em"}
+NAMED = {"description_width": "13em"}  # the longest name of a control fits
+
+
+def _wide(width="auto"):
+    """A layout of that width: a widget's own one cuts names off and squeezes sliders."""
+    return widgets.Layout(width=width)
+
+
+def _row(*controls):
+    """Controls beside each other, and below where the window is narrow."""
+    return widgets.HBox(controls, layout=widgets.Layout(flex_flow="row wrap"))
+
+
+# JupyterLab leaves tables in widgets without any space between columns.
+TABLE = "<style>.pp-lab-figures :is(td, th) {padding: 0 0.7em; text-align: right}</style>"
 
 
 class Explorer(widgets.Tab):
@@ -32,11 +48,14 @@ class Explorer(widgets.Tab):
     def _family(self):
         names = list(FAMILY)
         self.controls = {
-            "schedule": widgets.Dropdown(options=names, description="schedule", style=WIDE),
+            "schedule": widgets.Dropdown(
+                options=names, description="schedule", style=NAMED, layout=_wide()
+            ),
             "other": widgets.Dropdown(
                 options=[("nothing", ""), *((n, n) for n in names)],
                 description="beside",
-                style=WIDE,
+                style=NAMED,
+                layout=_wide(),
             ),
         }
         for field in fields(Choice):
@@ -45,28 +64,33 @@ class Explorer(widgets.Tab):
                 whole = field.name in ("p", "m", "v", "cap")
                 make = widgets.IntSlider if whole else widgets.FloatSlider
                 self.controls[field.name] = make(
-                    min=least, max=most, description=NAMES[field.name], style=WIDE,
-                    **({} if whole else {"step": 0.25}),
+                    min=least, max=most, description=NAMES[field.name], style=NAMED,
+                    layout=_wide(), **({} if whole else {"step": 0.25}),
                 )  # fmt: skip
         for name, control in self.controls.items():
             control.value = getattr(self.choice, name)
             control.observe(self._changed, "value")
         self.picture, self.figures = widgets.HTML(), widgets.HTML()
+        self.figures.add_class("pp-lab-figures")
         self.says = widgets.HTML()
-        self.step = widgets.IntSlider(min=-1, max=0, value=-1, description="step", style=WIDE)
-        self.play = widgets.Play(min=0, interval=600)
+        self.step = widgets.IntSlider(
+            min=-1, max=0, value=-1, description="step", layout=_wide("30em")
+        )
+        self.play = widgets.Play(min=-1, value=-1, interval=600)
         widgets.jslink((self.play, "value"), (self.step, "value"))
         self.step.observe(self._stepped, "value")
-        self.file = widgets.Text(value="my_schedule.csv", description="save as", style=WIDE)
+        self.file = widgets.Text(value="my_schedule.csv", description="save as")
         save = widgets.Button(description="save CSV")
         save.on_click(self._save)
         grid = widgets.GridBox(
             list(self.controls.values()),
-            layout=widgets.Layout(grid_template_columns="repeat(auto-fit, minmax(20em, 1fr))"),
+            layout=widgets.Layout(
+                grid_template_columns="repeat(auto-fit, minmax(min(28em, 100%), 1fr))"
+            ),
         )
         return widgets.VBox(
-            [grid, widgets.HBox([self.play, self.step]), self.says, self.picture, self.figures,
-             widgets.HBox([self.file, save])]
+            [grid, _row(self.play, self.step), self.says, self.picture, self.figures,
+             _row(self.file, save)]
         )  # fmt: skip
 
     def _changed(self, _):
@@ -88,7 +112,7 @@ class Explorer(widgets.Tab):
 
     def _show(self):
         self.view = view(self.choice)
-        self.picture.value, self.figures.value = self.view.picture, self.view.figures
+        self.picture.value, self.figures.value = self.view.picture, TABLE + self.view.figures
         self.says.value = self.view.sentence
         if self.view.trace is not None:
             self.step.max = self.play.max = len(moments(self.view.trace)) - 1
@@ -105,28 +129,41 @@ class Explorer(widgets.Tab):
             self.says.value = f"saved as {self.file.value}: torch.distributed.pipelining reads it"
 
     def _repr_mimebundle_(self, **kwargs):
-        """Where there is no kernel, or no widgets, the picture stays."""
-        return super()._repr_mimebundle_(**kwargs) | {"text/html": self.view.picture}
+        """Where there is no kernel, or no widgets, the picture stays.
+
+        As an image, because an SVG element is not kept in a notebook that nobody trusts.
+        """
+        drawn = base64.b64encode(self.view.picture.encode()).decode()
+        alt = escape(str(self.view.trace or self.view.sentence))
+        picture = f'<img alt="{alt}" src="data:image/svg+xml;base64,{drawn}">'
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": picture}
 
 
 class Hand:
     """A schedule op by op: a button for each op that can come next."""
 
     def __init__(self):
-        self.p = widgets.IntSlider(min=1, max=5, value=3, description="ranks p", style=WIDE)
-        self.m = widgets.IntSlider(min=1, max=6, value=4, description="micro-batches m", style=WIDE)
-        self.split = widgets.Checkbox(value=False, description="split backwards into I and W")
+        self.p, self.m = (
+            widgets.IntSlider(
+                min=1, max=most, value=value, description=NAMES[name], style=NAMED,
+                layout=_wide("28em"),
+            )
+            for name, most, value in (("p", 5, 3), ("m", 6, 4))
+        )  # fmt: skip
+        self.split = widgets.Checkbox(
+            value=False, description="split backwards into I and W", indent=False, layout=_wide()
+        )
         for control in (self.p, self.m, self.split):
             control.observe(lambda _: self.restart(), "value")
-        self.asked = widgets.Text(placeholder="an op, like 0F0", description="or type", style=WIDE)
+        self.asked = widgets.Text(placeholder="an op, like 0F0", description="or type")
         self.asked.continuous_update = False
         self.asked.observe(self._typed, "value")
-        undo = widgets.Button(description="take the last one back")
+        undo = widgets.Button(description="take the last one back", layout=_wide())
         undo.on_click(lambda _: self._undo())
         self.says, self.picture, self.ranks = widgets.HTML(), widgets.HTML(), widgets.VBox()
         self.box = widgets.VBox(
-            [widgets.HBox([self.p, self.m, self.split]), self.ranks,
-             widgets.HBox([self.asked, undo]), self.says, self.picture]
+            [_row(self.p, self.m, self.split), self.ranks, _row(self.asked, undo), self.says,
+             self.picture]
         )  # fmt: skip
         self.restart()
 
@@ -167,7 +204,7 @@ class Hand:
                 button = widgets.Button(description=str(op), layout=widgets.Layout(width="4.5em"))
                 button.on_click(lambda _, op=op: self.add(op))
                 buttons.append(button)
-            rows.append(widgets.HBox([widgets.Label(f"rank {rank}"), *buttons]))
+            rows.append(_row(widgets.Label(f"rank {rank}"), *buttons))
         self.ranks.children = rows
         if self.hand.complete:
             schedule = self.hand.schedule()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -41,15 +42,27 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def watched(browser):
+    """Opens a page; an error in any script on it fails the test that closes it."""
+
+    @contextmanager
+    def opened():
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        errors = []
+        page.on("pageerror", lambda error: errors.append(error))
+        yield page
+        page.close()
+        assert not errors
+
+    return opened
+
+
 @pytest.fixture
-def page(browser):
-    """A new page; an error in any script on it fails the test."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    errors = []
-    page.on("pageerror", lambda error: errors.append(error))
-    yield page
-    page.close()
-    assert not errors
+def page(watched):
+    """A new page, for one test."""
+    with watched() as page:
+        yield page
 
 
 class Lab:
@@ -71,6 +84,15 @@ class Lab:
         )
         page.goto(f"{self.url}lab/tree/{name}?reset&token={self.token}")
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+
+    def outputs(self, page):
+        """The outputs of each code cell, as the notebook would save them, by the cell's id."""
+        return page.evaluate(
+            """() => Object.fromEntries(
+                Array.from(jupyterapp.shell.currentWidget.content.model.cells)
+                    .filter(cell => cell.type === "code")
+                    .map(cell => [cell.id, cell.outputs.toJSON()]))"""
+        )
 
     def run_all(self, page):
         """Run every cell, as the menu does, and wait until the kernel is done."""

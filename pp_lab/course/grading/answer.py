@@ -12,7 +12,8 @@ from .sandbox import AnswerError, Sandbox
 # What a program may ask its rank to do. All of it happens in the rank's own process.
 ASKED = (
     "forward", "backward", "recv_forward", "send_forward", "recv_backward", "send_backward",
-    "send_forward_recv_backward", "send_backward_recv_forward", "send",
+    "send_forward_recv_backward", "send_backward_recv_forward", "send", "gradients",
+    "set_gradients",
 )  # fmt: skip
 
 THE_RANK = {"rank": True}  # stands for the rank among the arguments of a call
@@ -50,7 +51,7 @@ class Answer:
             {
                 "call": self.__name__,
                 "arguments": [THE_RANK if isinstance(a, Rank) else a for a in arguments],
-                "at": rank and [rank._copy, rank._stage, rank.module.microbatch],
+                "at": rank and [rank.copy, rank._stage, rank.module.microbatch],
             },
             keep=True,
         )
@@ -86,18 +87,16 @@ def _do(rank, message, requests, failures):
         elif what == "recv":
             rank.recv(*arguments, **named)
             value = arguments[0]
-        elif what in ("isend", "irecv"):
-            requests.append(getattr(rank, what)(*arguments, **named))
-            value = len(requests) - 1
+        elif what in ("isend", "irecv", "all_reduce"):
+            request = getattr(rank, what)(*arguments, **named)
+            requests.append(request)
+            value = arguments[0] if request is None else len(requests) - 1
         elif what == "wait":
             request = requests[arguments[0]]
             request.wait()
             value = None if request.sends else request.tensor
         elif what == "is_completed":
             value = requests[arguments[0]].is_completed()
-        elif what == "all_reduce":
-            rank.all_reduce(*arguments)
-            value = arguments[0]
         elif what == "all_to_all_single":
             rank.all_to_all_single(*arguments, **named)
             value = arguments[0]
@@ -151,12 +150,12 @@ class RemoteRank(Rank):
     rest it asks of the rank itself."""
 
     def __init__(self, rank, wire):
-        self.__dict__.update(rank.__dict__, transport=None, clock=None)
+        self.__dict__.update(rank.__dict__, transport=None, clock=None, groups=None)
         self._wire = wire
 
     def at(self, copy, stage, microbatch):
         """Be where the rank is: what is random in a stage depends on its micro-batch."""
-        self._copy, self._stage = copy, stage
+        self.copy, self._stage = copy, stage
         self.module.microbatch = microbatch
 
     def grads(self):
@@ -187,8 +186,11 @@ class RemoteRank(Rank):
     def recv(self, tensor, src, tag=0):
         _fill(tensor, self.ask("recv", tensor, src, tag))
 
-    def all_reduce(self, tensor):
-        _fill(tensor, self.ask("all_reduce", tensor))
+    def all_reduce(self, tensor, group=None, async_op=False):
+        reply = self.ask("all_reduce", tensor, group, async_op)
+        if async_op:
+            return RemoteRequest(self, reply, tensor)
+        _fill(tensor, reply)
 
     def all_to_all_single(self, output, *rest, **named):
         _fill(output, self.ask("all_to_all_single", output, *rest, **named))
