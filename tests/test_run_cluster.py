@@ -48,6 +48,17 @@ def test_two_machines_of_two_ranks_run_a_learners_file_and_are_right(tmp_path):
     assert len(events) == 4 * 6 * 2
 
 
+def test_two_copies_of_a_pipeline_on_two_machines_average_their_gradients(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pp_lab import schedules\ndef mine(p, m):\n    return schedules.gpipe(p, m)\n"
+    )
+    (first, code), (second, other) = torchrun(str(file), "-m", "8", "--dp", "2", nodes=2)
+    assert (code, other) == (0, 0), first + second
+    assert "p=4 m=8, cost F=1 B=2, virtual clock: makespan 15" in first
+    assert "elementwise" in first
+
+
 def test_a_schedule_generator_runs_on_the_wall_clock(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -64,6 +75,7 @@ def test_a_schedule_generator_runs_on_the_wall_clock(tmp_path):
     (["no_such_file.py"], "cannot read"),
     (["programs.py", "--schedule", "gpipe", "--stages", "3"], "started 1 ranks, .* for 3"),
     (["programs.py", "--schedule", "gpipe", "--backend", "nccl"], "NCCL needs a GPU for every"),
+    (["programs.py", "--schedule", "gpipe", "--dp", "0"], "dp=0: give a whole number, 1 at least"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_with_a_sentence(arguments, sentence):
     environment = dict(os.environ, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")

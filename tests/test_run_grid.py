@@ -299,6 +299,25 @@ def test_a_group_that_is_not_there_is_refused_with_those_that_are(plain):
         plain.run(program)
 
 
+@pytest.mark.parametrize("clock", ["virtual", "pace", "wall"])
+def test_tensors_that_cannot_be_added_up_are_refused_and_abort_nothing(plain, clock):
+    def program(rank):
+        rank.all_reduce(torch.zeros(2 + rank.coordinates["dp"]), "dp")
+
+    message = r"all_reduce over dp: rank \d gives float32 of shape \[2\], and rank \d gives float32"
+    with pytest.raises(pp.RunError, match=message):
+        plain.run(program, grid=TWO, clock=clock)
+
+
+def test_another_copy_s_micro_batches_are_refused(plain):
+    def program(rank):
+        if rank.is_first:
+            rank.forward(rank.mine[0] ^ 4, rank.recv_forward(rank.mine[0]))
+
+    with pytest.raises(pp.RunError, match="does not go through rank"):
+        plain.run(program, grid=TWO)
+
+
 @pytest.mark.parametrize("given, message", [
     ({"block9.weight": torch.zeros(1)}, "has no parameter 'block9.weight', but block0.linear"),
     ({"block0.linear.bias": torch.zeros(3)}, r"a tensor of shape \[16\], not \[3\]"),

@@ -132,3 +132,10 @@ def test_a_blocking_cost_and_chunks_reduce_too():
     assert simulate(s, blocking).makespan == simulate(s, plain).makespan + 2
     assert Cost(F=1, B=2, sync=3).split(2).sync == Cost(sync=3).sync / 2
     assert "sync=3" in str(Cost(sync=3)) and Cost(F=1, B=2, sync=[1, 2]).of(Op("R", 1, 0)) == 2
+
+
+def test_a_rank_reduces_its_stages_in_the_order_in_which_they_are_complete():
+    row = [Op(kind, int(stage), 0) for kind, stage in "F0 F1 I1 I0 W0 W1".split()]
+    trace = simulate(Schedule("mine", [row]), Cost(F=1, B=2, sync=2))
+    spans = [(e.op.stage, e.start, e.end) for e in trace.events if e.op.kind == "R"]
+    assert spans == [(0, 5, 7), (1, 7, 9)]

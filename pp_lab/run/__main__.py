@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 
-from ..schedule import Cost, LabError
+from ..schedule import Cost, Grid, LabError
 from . import cluster
 from .lab import Lab
 
@@ -22,7 +22,10 @@ def main(argv=None) -> int:
     )
     parser.add_argument("file", help="a Python file that defines the function")
     parser.add_argument("--schedule", help="the function's name, if the file has several")
-    parser.add_argument("--stages", type=int, help="stages; one per rank unless given")
+    parser.add_argument(
+        "--stages", type=int, help="stages of a pipeline; one per rank unless given"
+    )
+    parser.add_argument("--dp", type=int, default=1, help="data-parallel copies of the pipeline")
     parser.add_argument("-m", "--microbatches", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
@@ -32,8 +35,10 @@ def main(argv=None) -> int:
     parser.add_argument("--trace", help="write a trace for ui.perfetto.dev here")
     options = parser.parse_args(argv)
     try:
+        pp = int(os.environ.get("WORLD_SIZE", 1)) // max(options.dp, 1)
+        grid = Grid(dp=options.dp, pp=pp) if options.dp != 1 else None
         lab = Lab(
-            options.stages or int(os.environ.get("WORLD_SIZE", 1)),
+            options.stages or pp,
             options.microbatches,
             hidden=options.hidden,
             dtype=options.dtype,
@@ -41,7 +46,7 @@ def main(argv=None) -> int:
         )
         program = chosen(options.file, options.schedule)
         run = lab.run(program, clock=options.clock, cost=Cost(F=1, B=2), timeout=options.timeout,
-                      start=cluster.start)  # fmt: skip
+                      grid=grid, start=cluster.start)  # fmt: skip
     except LabError as error:
         print(error, file=sys.stderr)
         return 1

@@ -91,12 +91,15 @@ class Groups:
     def latest(self, name, moment, tensor):
         """The latest of the members' times, as exact as they are. Refuses tensors that cannot be
         added up, for gloo would end the process."""
+        given = []
+        self.run("all_reduce", name, lambda group: given.extend(_told(moment, tensor, group)))
+        self.agree(name, given)
+        return max((told[0] for told in given), default=moment)
+
+    def agree(self, name, given):
+        """Refuse tensors of different shapes. given: what `_told` gave, one for each member."""
         members = self.members(name)
-        mine = moment, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        given = [mine] * len(members)
-        self.run("all_reduce", name,
-                 lambda group: dist.all_gather_object(given, mine, group=group))  # fmt: skip
-        for rank, (_, *other) in zip(members, given, strict=True):
+        for rank, (_, *other) in zip(members, given, strict=False):
             if other != [*given[0][1:]]:
                 (_, shape, dtype), (its_shape, its_dtype) = given[0], other
                 raise StepError(
@@ -104,7 +107,6 @@ class Groups:
                     f"shape {shape}, and rank {rank} gives {its_dtype} of shape {its_shape}. All "
                     "members sum tensors of one shape"
                 )
-        return max(moment for moment, *_ in given)
 
     @property
     def stream(self):
@@ -112,6 +114,14 @@ class Groups:
         if self._stream is None:
             self._stream = stream("all-reduce", self.rank.device)
         return self._stream
+
+
+def _told(moment, tensor, group):
+    """Of each member of a group: its time, and the shape and dtype of its tensor."""
+    mine = moment, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    given = [None] * dist.get_world_size(group)
+    dist.all_gather_object(given, mine, group=group)
+    return given
 
 
 def reduce_gradients(rank):
@@ -198,8 +208,8 @@ class Reduction:
 
     def _work(self, group):
         clock = self.rank.clock
-        if group:
-            dist.barrier(group)  # it begins when the last member has come
+        if group:  # it begins when the last member has come
+            self.groups.agree(self.name, _told(None, self.tensor, group))
         start = clock.start()
         if group:
             dist.all_reduce(self.tensor, group=group)
