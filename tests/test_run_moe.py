@@ -110,3 +110,26 @@ def test_what_makes_no_sense_is_refused(wrong, message):
 def test_experts_that_cannot_be_shared_evenly_are_refused():
     with pytest.raises(ValueError, match="3 experts cannot be shared evenly by 2 ranks"):
         MoELayer(4, 3).shared(2, 0, print)
+
+
+@pytest.mark.parametrize("experts, k, tokens", [(1, 1, 4), (4, 1, 9), (4, 2, 9), (5, 3, 7)])
+def test_a_layer_is_each_token_through_its_own_experts_one_by_one(experts, k, tokens):
+    """Against the definition, token by token: no sorting, no exchange, and autograd's gradients."""
+    layer = MoELayer(hidden=6, experts=experts, k=k, seed=3)
+    x = torch.randn(tokens, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    h = x + torch.tanh(layer.dense(layer.norm(x)))
+    odds = torch.softmax(layer.router(h), -1)
+    rows = []
+    for row, p in zip(h, odds, strict=True):
+        weights, chosen = p.topk(k)
+        parts = [w * layer.experts[str(int(e))](row) for w, e in zip(weights, chosen, strict=True)]
+        rows.append(row + sum(parts))
+    expected, got = torch.stack(rows), layer(x)
+    torch.testing.assert_close(got, expected)
+    parameters = list(layer.parameters())
+    goal = torch.arange(got.numel(), dtype=torch.float64).view_as(got).sin()
+    used = dict(allow_unused=True, materialize_grads=True)  # an expert without tokens
+    theirs = torch.autograd.grad((expected * goal).sum(), parameters, **used)
+    ours = torch.autograd.grad((got * goal).sum(), parameters, **used)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
