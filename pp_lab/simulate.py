@@ -77,7 +77,7 @@ def _parser():
         "--cost",
         default="F=1,B=2",
         metavar="F=1,B=2,…",
-        help="of a rank's whole share: F B I W pair comm sync, and blocking=1 for "
+        help="of a rank's whole share: F B I W pair comm link sync, and blocking=1 for "
         "messages that are a rendezvous; numbers like 1, 1/3 or 0.5",
     )
     parser.add_argument(

@@ -66,8 +66,9 @@ def schedules(draw, most_ranks=4, most_stages=6, most_microbatches=5):
 
 
 @st.composite
-def costs(draw, stages):
-    """Any cost, the same for all stages or one for each: whole numbers, fractions, zeros."""
+def costs(draw, stages, lanes=False):
+    """Any cost, the same for all stages or one for each: whole numbers, fractions, zeros. lanes:
+    links and reductions take time too."""
     random = Random(draw(SEEDS))
 
     def number():
@@ -76,7 +77,8 @@ def costs(draw, stages):
     def some():
         return number() if random.random() < 0.5 else [number() for _ in range(stages)]
 
-    return Cost(F=some(), B=some(), I=some(), W=some(), pair=some(), comm=number())
+    return Cost(F=some(), B=some(), I=some(), W=some(), pair=some(), comm=number(),
+                **({"link": number(), "sync": some()} if lanes else {}))  # fmt: skip
 
 
 def longest_paths(schedule, cost):

@@ -541,3 +541,10 @@ def test_a_killed_server_is_started_again(lab):
     time.sleep(0.3)  # it takes a moment to die
     assert lab.check(lab.run(gpipe)) == 1
     assert servers
+
+
+def test_ranks_that_have_all_ended_are_in_no_deadlock():
+    """The parent may look between the last report and its own next step, however long that is."""
+    from pp_lab.run import explain
+
+    assert explain.deadlock(["done", "done"], tags=True) is None

@@ -50,6 +50,12 @@ def test_every_schedule_of_the_library_runs_as_simulated(schedule):
     assert ("to the last bit" in str(score)) == ascending
 
 
+@pytest.mark.parametrize("schedule", [s for s in FAMILY if s.p in (2, 4)],
+                         ids=lambda s: f"{s.name}-{s.p}-{s.microbatches}")  # fmt: skip
+def test_links_and_reductions_are_lanes_of_a_run_as_of_a_simulation(schedule):
+    assert_law(schedule, Cost(F=3, B=5, I=3, W=4, pair=7, comm=2, link=4, sync=6))
+
+
 @pytest.mark.parametrize("schedule", [s for s in FAMILY if s.p == 4],
                          ids=lambda s: f"{s.name}-{s.microbatches}")  # fmt: skip
 def test_no_schedule_relies_on_tags(schedule):
@@ -62,7 +68,8 @@ def test_no_schedule_relies_on_tags(schedule):
 @given(st.data())
 def test_random_legal_schedules_costs_latencies_and_placements(data):
     schedule = data.draw(random_schedules.schedules())
-    cost = data.draw(random_schedules.costs(schedule.stages))
+    lanes = data.draw(st.booleans())
+    cost = data.draw(random_schedules.costs(schedule.stages, lanes))
     assert_law(schedule, cost, tags=data.draw(st.booleans()))
 
 

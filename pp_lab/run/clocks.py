@@ -11,14 +11,16 @@ class Clock:
     def begin(self, zero):
         """The run begins at `zero` of the machine's clock."""
 
-    def stamp(self):
-        """The sender's time, to travel with a message; None where clocks are not declared."""
+    def stamp(self, peer):
+        """When a message to `peer` is over its link, to travel with it; None where no clock says
+        so."""
         return None
 
     def arrived(self, stamp):
         """A message with this stamp has arrived."""
 
     cost = None  # declared durations, where there are any
+    links = {}  # peer -> the (start, end) of the messages on the link to it
 
     def stop(self, item, start):
         """The item that began at `start` is done; returns when it ends."""
@@ -27,6 +29,13 @@ class Clock:
     def settled(self, items):
         """The (item, start, end) of the whole run, as numbers."""
         return items
+
+
+def _over(link, now, takes):
+    """Send a message over a link, which carries one at a time; returns when it is over."""
+    start = max(now, link[-1][1]) if link else now
+    link.append((start, start + takes))
+    return start + takes
 
 
 class VirtualClock(Clock):
@@ -38,9 +47,10 @@ class VirtualClock(Clock):
 
     def __init__(self, cost):
         self.cost, self.now = cost, 0
+        self.links = {}
 
-    def stamp(self):
-        return self.now
+    def stamp(self, peer):
+        return _over(self.links.setdefault(peer, []), self.now, self.cost.link)
 
     def arrived(self, stamp):
         self.now = max(self.now, stamp + self.cost.comm)
@@ -84,13 +94,18 @@ class PaceClock(WallClock):
 
     def __init__(self, cost, unit):
         self.cost, self.unit = cost, unit
+        self.links = {}
 
     def start(self):
         return super().start() / self.unit
 
-    def stamp(self):
-        # All processes of a machine share this clock; where there is no latency, none is kept.
-        return time.monotonic() if self.cost.comm else None
+    def stamp(self, peer):
+        # All processes of a machine share this clock; where messages take no time, none is kept.
+        if not (self.cost.comm or self.cost.link):
+            return None
+        now = (time.monotonic() - self.zero) / self.unit
+        over = _over(self.links.setdefault(peer, []), now, float(self.cost.link))
+        return self.zero + over * self.unit
 
     def arrived(self, stamp):
         if stamp is not None:

@@ -31,7 +31,7 @@ def deadlock(waits, tags):
     not posted the counterpart: with everybody waiting, nobody ever will.
     """
     stuck = {rank: w for rank, w in enumerate(waits) if w != "done"}
-    if any(_answered(rank, waits, tags) for rank in stuck):
+    if not stuck or any(_answered(rank, waits, tags) for rank in stuck):
         return None
     # From a rank to the one that it waits for: to a rank that has ended, or round in a circle.
     rank, path = min(stuck), []

@@ -132,9 +132,9 @@ def reduce_gradients(rank):
     grid, groups = rank.grid, rank.groups
     sync = [rank.clock.cost.of(Op("R", s, 0)) for s in range(rank.stages)] if rank.declared else []
     if any(sync) and grid.copies == 1:
-        items, _, ends = zip(*rank.items, strict=True)
-        everyone = [None] * rank.size
+        items, _, ends = zip(*rank.items, strict=True) if rank.items else ([], [], [])
         mine = last_backwards(rank.placement, rank.microbatches, items, ends)
+        everyone = [mine] * rank.size
         groups.run("all_gather", None, lambda g: dist.all_gather_object(everyone, mine, group=g))
         held = {owner for owners in rank.placement.copies for owner in owners}
         done = {r: last for r, last in enumerate(everyone) if r in held}

@@ -365,12 +365,12 @@ class Run:
         lanes = [by_lane(report.items, key=itemgetter(0)) for report in reports]
         items = [[item for item, *_ in of["compute"]] for of in lanes]
         self.schedule = Schedule(job.name, items, job.placement, lab.microbatches)
-        events = [
-            Event(rank, lane, *entry)
-            for rank, of in enumerate(lanes)
-            for lane, entries in of.items()
-            for entry in entries
-        ]
+        events = []
+        for rank, (of, report) in enumerate(zip(lanes, reports, strict=True)):
+            reduced = of.pop("all-reduce", [])
+            timed = [(lane, *entry) for lane, entries in of.items() for entry in entries]
+            timed += report.links + [("all-reduce", *entry) for entry in reduced]
+            events += [Event(rank, *entry) for entry in timed]
         measured = job.clock == "wall"
         self.trace = Trace(self.schedule, events, None if measured else job.cost, job.clock)
         self.messages = [report.sent for report in reports]

@@ -517,6 +517,18 @@ class Rank:
         direction = "forward" if move.kind == "F" else "backward"
         return tag, f"the {direction} of micro-batch {move.microbatch}"
 
+    def sent(self):
+        """[(lane, move, start, end)] of the messages that took time on a link, by link."""
+        found = []
+        for peer, spans in self.clock.links.items():
+            for tag, (start, end) in zip(self.transport.over[peer], spans, strict=True):
+                if end > start and tag > 0:
+                    place, gradient = divmod(tag - 1, 2)
+                    kind = "B" if gradient else "F"
+                    move = Move("RECV", kind, *divmod(place, self.microbatches)).partner
+                    found.append((f"to rank {peer}", move, start, end))
+        return found
+
     def _own_stage(self):
         if len(self.modules) != 1:
             raise StepError(

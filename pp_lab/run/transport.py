@@ -13,6 +13,7 @@ import mmap
 import pickle
 import threading
 import time
+from collections import defaultdict
 
 import torch
 import torch.distributed as dist
@@ -124,6 +125,7 @@ class Transport:
         self.sent = self.sent_bytes = 0
         self.collectives = {}  # members -> how many were called
         self.reductions = []  # sums that were started
+        self.over = defaultdict(list)  # peer -> the tags of the messages sent, in order
 
     def make_room(self, size):
         """From now on, allow messages of `size` bytes at least."""
@@ -145,14 +147,15 @@ class Transport:
         size = tensor.numel() * tensor.element_size()
         self.sent += 1
         self.sent_bytes += size
-        request.buffer = tensor if self.bare else self._packed(tensor, size, tag, what)
+        request.buffer = tensor if self.bare else self._packed(tensor, size, tag, what, dst)
         request.work = self.group.send([request.buffer], dst, tag if self.tags else 0)
         self.outstanding[request] = None
         return request
 
-    def _packed(self, tensor, size, tag, what):
+    def _packed(self, tensor, size, tag, what, dst):
         """One buffer, so that header and payload are one message and need one receive."""
-        stamp = self.clock.stamp()
+        stamp = self.clock.stamp(dst)
+        self.over[dst].append(tag)
         head = self._head(tag, tensor, what)
         head += b"\0" if stamp is None else pickle.dumps(stamp)
         if len(head) > HEADER:

@@ -72,6 +72,7 @@ class Report:
     not_finite: tuple | None  # (time, op) of the first op that gave NaN or infinity
     sent: int
     sent_bytes: int
+    links: list  # (lane, move, start, end) of messages that took time on a link
     traffic: dict  # group -> [calls, bytes]
     sharded: dict  # parameter -> the dimension in which it is cut, where it is
     unwaited: list = field(default_factory=list)
@@ -131,7 +132,7 @@ def prepare(job, index, device, status):
     capacity = max(longest * job.problem.microbatches, 1 << 16)
     # Between ranks of one schedule both sides know what comes; a learner's program may err, and
     # where messages take time, the time at which they were sent travels with them.
-    timed = job.clock == "virtual" or job.clock == "pace" and job.cost.comm
+    timed = job.clock == "virtual" or job.clock == "pace" and (job.cost.comm or job.cost.link)
     bare = not callable(job.program) and not timed
     transport = Transport(index, job.size, capacity, device, job.tags, clock, status, bare)
     placement = job.placement
@@ -162,7 +163,7 @@ def report(rank):
     transport = rank.transport
     unwaited = [repr(r) for r in transport.outstanding]
     unwaited += [repr(r) for r in transport.reductions if not r.done]
-    sent, sent_bytes = transport.sent, transport.sent_bytes
+    sent, sent_bytes, links = transport.sent, transport.sent_bytes, rank.sent()
     return Report(
         items=rank.clock.settled(rank.items),
         losses={i: rank.counts * v.item() for i, v in rank.losses.items()},
@@ -172,6 +173,7 @@ def report(rank):
         not_finite=rank.not_finite,
         sent=sent,
         sent_bytes=sent_bytes,
+        links=links,
         traffic=rank.groups.traffic,
         sharded=rank.sharded,
         unwaited=unwaited,

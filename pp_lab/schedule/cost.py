@@ -54,6 +54,8 @@ class Cost:
         to I + W, or to twice F. B may differ from I + W (a fused backward can be cheaper).
     pair: a forward and a backward run as one overlapped step; F + B unless given.
     comm: latency of a hop between two ranks, added to the time at which a message arrives.
+    link: how long a message occupies the link from one rank to another, which carries one at a
+        time in each direction; it arrives `comm` after that. Bytes over bandwidth, say.
     sync: the all-reduce of a stage's gradients over its copies, after its last backward, on a
         lane of its own; or a sequence with one number per stage.
     blocking: messages are a rendezvous: sender and receiver wait for each other, and then
@@ -66,14 +68,23 @@ class Cost:
     W: object
     pair: object
     comm: object
+    link: object
     sync: object
     blocking: bool
 
-    def __init__(self, F=1, B=None, I=None, W=None, pair=None, comm=0, sync=0, blocking=False):
-        given = {"F": F, "B": B, "I": I, "W": W, "pair": pair, "comm": comm, "sync": sync}
+    def __init__(
+        self, F=1, B=None, I=None, W=None, pair=None, comm=0, link=0, sync=0, blocking=False
+    ):
+        given = {"F": F, "B": B, "I": I, "W": W, "pair": pair}
+        given |= {"comm": comm, "link": link, "sync": sync}
         values = {name: checked(name, value) for name, value in given.items()}
-        if isinstance(values["comm"], tuple):
-            raise ValueError("comm is the latency of any hop: give one number, not a sequence")
+        for name in ("comm", "link"):
+            if isinstance(values[name], tuple):
+                raise ValueError(f"{name} is that of any hop: give one number, not a sequence")
+        if blocking and values["link"]:
+            raise ValueError(
+                "a message that is a rendezvous takes comm of both ranks: give no link"
+            )
         lengths = {len(v) for v in values.values() if isinstance(v, tuple)}
         if len(lengths) > 1:
             raise ValueError(
@@ -110,7 +121,7 @@ class Cost:
 
     def numbers(self):
         """Every number in here, flat."""
-        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm", "sync"))
+        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm", "link", "sync"))
 
     def in_ticks(self):
         """Into how many ticks a unit of time is cut, so that every number is whole; and what
@@ -137,6 +148,7 @@ class Cost:
         if self.pair is not None:
             text += f" pair={show(self.pair)}"
         text += f" comm={show(self.comm)}" if self.comm else ""
+        text += f" link={show(self.link)}" if self.link else ""
         text += f" sync={show(self.sync)}" if self.sync else ""
         return text + " blocking" * self.blocking
 

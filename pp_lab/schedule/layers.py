@@ -43,7 +43,7 @@ class Layers:
     split: bool = True
     ep: int = 1
 
-    blocking, sync = False, 0  # messages travel on their own, reductions take none: see `Cost`
+    blocking, link, sync = False, 0, 0  # messages take their latency only: see `Cost`
 
     def __post_init__(self):
         for name in ("layers", "ep"):

@@ -56,9 +56,9 @@ def timeline_text(trace) -> str:
         scale = min(wide / step, Fraction(WIDTH) / Fraction(trace.makespan))
     digits = len(str(trace.schedule.p - 1))
     lines = [headline(trace)]
-    # Messages stand in the rank's own row; another stream of ops has a row of its own, below.
+    # Messages that hold a rank up stand in its row; another lane has a row of its own, below.
     lanes = {(rank, "compute"): [] for rank in range(len(trace.ranks))}
-    lanes |= {(e.rank, e.lane): [] for e in events if e.op.parts}
+    lanes |= {(e.rank, e.lane): [] for e in events if e.lane != "comm"}
     rows = {lane: ["."] * round(trace.makespan * scale) for lane in sorted(lanes, key=_below)}
     for e in events:
         first, last = round(e.start * scale), round(e.end * scale)
@@ -69,7 +69,7 @@ def timeline_text(trace) -> str:
             cells = name + "-" * (size - len(name) - 1) + " "
         else:
             cells = (e.op.parts[0].kind if len(e.op.parts) == 1 else "&") * size
-        rows[e.rank, e.lane if e.op.parts else "compute"][first:last] = cells
+        rows[e.rank, "compute" if e.lane == "comm" else e.lane][first:last] = cells
     names = {lane: f"rank {lane[0]:{digits}}" if lane[1] == "compute" else lane[1] for lane in rows}
     wide = max(map(len, names.values()))
     lines += [f"{names[lane]:>{wide}} |{''.join(row)}|" for lane, row in rows.items()]

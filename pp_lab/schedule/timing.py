@@ -4,14 +4,16 @@ from operator import itemgetter
 
 from .clock import Rule, clock
 from .collector import paused
-from .op import KINDS, PROVIDES, Op, Pair, needs
+from .op import KINDS, PROVIDES, Move, Op, Pair, needs
 from .reasons import deadlock, refusal
 
 
-def timed(schedule, duration, lag=0):
-    """For each rank the starts and the ends of its items.
+def timed(schedule, duration, lag=0, link=0):
+    """For each rank the starts and the ends of its items. With a link, after them the same for
+    each of `links(schedule)`.
 
-    duration: gives that of an op or a pair; lag: how long a message between ranks takes.
+    duration: gives that of an op or a pair; lag: how long a message between ranks takes; link:
+    how long it occupies its link before.
     Refuses, with a reason, whatever is not a complete set of ops, each once and on the rank
     that owns its stage, in an order in which nobody waits for ever.
     """
@@ -20,18 +22,55 @@ def timed(schedule, duration, lag=0):
             lanes = [tasks(schedule, row) for row in schedule.ranks]
         except (AttributeError, TypeError, ValueError):
             raise refusal(schedule) from None
-        laws = [rules(schedule, rank, duration, lag) for rank in range(schedule.p)]
+        laws = [rules(schedule, rank, duration, lag, link) for rank in range(schedule.p)]
         try:
-            spans, made = clock(list(zip(laws, lanes, strict=True)), schedule.microbatches)
+            queues = list(zip(laws, lanes, strict=True))
+            if link:
+                queues += _queues(schedule, link)
+            spans, made = clock(queues, schedule.microbatches)
         except (LookupError, TypeError, ValueError):
             raise refusal(schedule) from None
+        spans, on_links = spans[: schedule.p], spans[schedule.p :]
         ended = all(len(lane) == len(ends) for lane, (_, ends) in zip(lanes, spans, strict=True))
         if not (ended and _complete(schedule, made)):
             raise refusal(schedule) or deadlock(schedule, *_circle(schedule, spans, made))
         return [
             (starts, ends) if len(starts) == len(row) else _joined(row, starts, ends)
             for row, (starts, ends) in zip(schedule.ranks, spans, strict=True)
-        ]
+        ] + on_links
+
+
+def links(schedule):
+    """{(rank, rank): the messages from the one to the other}, in the order in which the values
+    are made; of a pair the gradient first, as `lower` has it. A message is the `Move` that sends
+    it."""
+    found, last = {}, schedule.stages - 1
+    for rank, row in enumerate(schedule.ranks):
+        for item in row:
+            for op in reversed(item.parts):
+                step = {"F": 1, "B": -1, "I": -1}.get(op.kind, 0)
+                if step and 0 <= op.stage + step <= last:
+                    peer = schedule.owner(op._replace(stage=op.stage + step))
+                    if peer != rank:
+                        move = Move("SEND", "F" if step > 0 else "B", *op[1:])
+                        found.setdefault((rank, peer), []).append(move)
+    return found
+
+
+def _queues(schedule, link):
+    """The links as lanes of the clock: a message goes when its value is there."""
+    queues = []
+    for moves in links(schedule).values():
+        rules, tasks = {}, []
+        for move in moves:
+            copy = schedule.placement.copy(move.microbatch, schedule.microbatches)
+            kind, place = "F" if move.kind == "F" else "I", move.stage + copy * schedule.stages
+            rules.setdefault(kind, {})[place] = Rule(
+                [((kind, place), 0)], [("sent", kind, place)], link
+            )
+            tasks.append((kind, place, move.microbatch))
+        queues.append((rules, tasks))
+    return queues
 
 
 def tasks(schedule, row):
@@ -73,8 +112,12 @@ def reductions(placement, done, duration):
     starts when all its copies are done, and each rank takes part in one at a time.
     """
     free, found = dict.fromkeys(done, 0), []
-    members = [
-        [(owners[stage], copy) for copy, owners in enumerate(placement.copies)]
+    members = [  # of each stage, but for copies that no micro-batch goes through
+        [
+            (owners[stage], copy)
+            for copy, owners in enumerate(placement.copies)
+            if (copy, stage) in done[owners[stage]]
+        ]
         for stage in range(placement.stages)
     ]
 
@@ -102,7 +145,7 @@ def last_backwards(placement, microbatches, row, ends):
     return found
 
 
-def rules(schedule, rank, duration, lag):
+def rules(schedule, rank, duration, lag, link=0):
     """What each kind of task needs, makes and takes on a rank, at each place.
 
     The law is asked once for all micro-batches, for it never leaves one.
@@ -112,10 +155,10 @@ def rules(schedule, rank, duration, lag):
         owners, shift = schedule.placement.copies[copy], copy * stages
         for kind in KINDS:
             op = Op(kind, stage, 0)
-            waits = [
-                ((need.kind, need.stage + shift), lag if owners[need.stage] != rank else 0)
-                for need in needs(op, stages)
-            ]
+            waits = []
+            for need in needs(op, stages):
+                result, remote = (need.kind, need.stage + shift), owners[need.stage] != rank
+                waits.append((("sent", *result) if link and remote else result, lag * remote))
             makes = [(result, stage + shift) for result in PROVIDES[kind]]
             found[kind][stage + shift] = Rule(waits, makes, duration(op))
     pairs = [item for item in schedule.ranks[rank] if type(item) is Pair]

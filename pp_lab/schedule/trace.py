@@ -3,6 +3,7 @@
 import itertools
 import json
 from bisect import bisect_right
+from collections import defaultdict
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from .lower import lower, rendezvous
 from .op import Move, Op, Pair, needs
 from .schedule import Schedule
 from .text import number, timeline_text
-from .timing import last_backwards, reductions, timed
+from .timing import last_backwards, links, reductions, timed
 from .verify import activations
 
 
@@ -41,7 +42,8 @@ def simulate(schedule: Schedule, cost: Cost | Layers = F1B2) -> "Trace":
     """Time a schedule. Exact for ints and Fractions, and linear in the number of ops.
 
     Each rank runs its ops in order, each as soon as the rank is free and everything it
-    needs has arrived; a value from another rank arrives `cost.comm` after it was made. Where
+    needs has arrived; a value from another rank arrives `cost.comm` after it was made, and
+    where `cost.link` is not 0, after it went over the link, one message at a time. Where
     `cost.blocking`, messages are a rendezvous instead, and those that the schedule does not
     spell out are placed by `lower`. Where `cost.sync` is not 0, each stage's gradients are
     reduced over its copies as soon as all have them, on a lane of their own. Raises
@@ -62,12 +64,14 @@ def simulate(schedule: Schedule, cost: Cost | Layers = F1B2) -> "Trace":
     if schedule.has_moves:
         schedule = schedule.without_moves()
     ticks, duration, hop = cost.in_ticks()
-    lanes = [
-        Lane(rank, "compute", row, *times)
-        for rank, (row, times) in enumerate(
-            zip(schedule.ranks, timed(schedule, duration, hop), strict=True)
-        )
-    ]
+    times = timed(schedule, duration, hop, exact(cost.link * ticks))
+    lanes = [Lane(rank, "compute", row, *times[rank]) for rank, row in enumerate(schedule.ranks)]
+    if cost.link:
+        moves = links(schedule).items()
+        lanes += [
+            Lane(rank, f"to rank {peer}", sent, *when)
+            for ((rank, peer), sent), when in zip(moves, times[schedule.p :], strict=True)
+        ]
     lanes += _reductions(lanes, schedule, cost, ticks)
     return Trace(schedule, sorted(lanes, key=lambda lane: lane.rank), cost, ticks=ticks)
 
@@ -225,16 +229,20 @@ class Trace:
         Messages that are a rendezvous hold their rank up, as ops do.
         """
         blocking = self.cost is not None and self.cost.blocking
-        rows = [[] for _ in range(self.schedule.p)]
+        rows = defaultdict(list)
         for event in self.events:
-            if event.lane == "compute" or blocking:
-                rows[event.rank].append(event)
+            rows[event.rank, "compute" if blocking else event.lane].append(event)
         return {
-            id(event): before for row in rows for before, event in zip(row, row[1:], strict=False)
+            id(event): before
+            for row in rows.values()
+            for before, event in zip(row, row[1:], strict=False)
         }
 
     def needs(self, event):
         """What an event waited for: pairs (event, time at which its result arrived)."""
+        if event.lane.startswith("to "):  # a link: the value, and the message before
+            value = self._made.get(Op("F" if event.op.kind == "F" else "I", *event.op[2:]))
+            return [(value, value.end)] if value else []
         if type(event.op) is Move:  # both ends wait until the other one is ready
             other = self._before.get(id(self._made.get(event.op.partner)))
             return [(other, other.end)] if other else []
@@ -244,8 +252,11 @@ class Trace:
             for need in needs(op, self.schedule.stages):
                 carried = "F" if need.kind == "F" else "B"
                 message = self._made.get(Move("RECV", carried, op.stage, op.microbatch))
+                sent = self._made.get(Move("SEND", carried, need.stage, op.microbatch))
                 if need.stage != op.stage and message:
                     found.append((message, message.end))
+                elif need.stage != op.stage and sent:
+                    found.append((sent, sent.end + hop))
                 elif cause := self._made.get(need):
                     found.append((cause, cause.end + (hop if cause.rank != event.rank else 0)))
         return found
