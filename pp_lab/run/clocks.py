@@ -70,8 +70,7 @@ class WallClock(Clock):
 
     def begin(self, zero):
         self.zero = zero
-        while time.monotonic() < zero:
-            time.sleep(0)
+        time.sleep(max(0.0, zero - time.monotonic()))
 
     @property
     def now(self):

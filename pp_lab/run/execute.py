@@ -12,6 +12,7 @@ class Plan:
     """A rank's row of a lowered schedule (see `pp_lab.schedule.lower`), ready to run.
 
     All that can be looked up is looked up here, before the clock starts: peers, tags, shapes.
+    The receives that come before the first op are posted here too.
     """
 
     def __init__(self, rank, row):
@@ -39,12 +40,14 @@ class Plan:
                 self.steps.append((self._send, made, peer, *rank.message(item.partner)))
             if at in last:
                 self.steps.append((self._reduce, last[at]))
+        self.values, self.sends, self.receives, self.reductions = {}, [], {}, []
+        while self.steps and self.steps[0][0] == self._receive:
+            self._receive(*self.steps.pop(0)[1:])
 
     def run(self):
         """Run the row. Sends start when the value exists and are waited for at the end, so they
         never hold the rank up; receives are waited for by the op that needs them. A stage's
         gradients are averaged over its copies beside what follows its last backward."""
-        self.values, self.sends, self.receives, self.reductions = {}, [], {}, []
         for step, *arguments in self.steps:
             step(*arguments)
         self.rank.transport.at("at its end")
