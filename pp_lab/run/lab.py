@@ -171,26 +171,13 @@ class Lab:
             raise ProblemError(f"clock={clock!r} is not known: choose virtual, wall or pace")
         if not (isinstance(pace, (int, float)) and pace > 0):
             raise ProblemError(f"pace={pace!r}: give the seconds that one unit of cost takes")
-        if isinstance(cost, Layers):
-            if grid:
-                raise ProblemError("Layers have their own ep ranks: give no grid with them")
-            layers, program = self._in_layers(program, cost)
-        else:
-            layers = self
-            program = self._schedule(program, self._dealt(grid)) or program
+        layers, program = self._laid_out(program, cost, grid)
         schedule = program if isinstance(program, Schedule) else None
-        if isinstance(cost, Layers):
-            rows = schedule.ranks
-        elif schedule:
-            rows = lower(schedule, cost)
-            if grid:
-                rows, schedule = grid.spread(rows), grid.spread(schedule)
-            rows = rows.ranks
-        elif grid:
-            placement = self._on(grid)
-        placement = schedule.placement if schedule else placement or loop(self.stages)
-        size = schedule.p if schedule else 1 + max(max(copy) for copy in placement.copies)
-        size = grid.size if grid else size
+        if schedule:
+            placement, size = schedule.placement, schedule.p
+        else:
+            placement = self._on(grid) if grid else placement or loop(self.stages)
+            size = grid.size if grid else 1 + max(max(copy) for copy in placement.copies)
         steps = {"forward_step": forward_step, "backward_step": backward_step}
         self._try_shapes()
         job = Job(
@@ -198,7 +185,7 @@ class Lab:
             problem=layers.problem,
             placement=placement,
             size=size,
-            program=rows if schedule else program,
+            program=schedule.ranks if schedule else program,
             recompute=_recompute(recompute, self.stages),
             steps=tuple((name, step) for name, step in steps.items() if step),
             clock=clock,
@@ -237,6 +224,19 @@ class Lab:
         if messages is not None:
             reasons.append(_target("messages", sum(run.messages), messages))
         return Score(sum(kind == "yes" for kind, _ in reasons), len(reasons), reasons)
+
+    def _laid_out(self, program, cost, grid):
+        """(the lab with the stages of the run, what is run): the latter is a rank program, or a
+        schedule with its messages, for all ranks of the grid."""
+        if isinstance(cost, Layers):
+            if grid:
+                raise ProblemError("Layers have their own ep ranks: give no grid with them")
+            return self._in_layers(program, cost)
+        schedule = self._schedule(program, self._dealt(grid))
+        if schedule is None:
+            return self, program
+        lowered = lower(schedule, cost)
+        return self, grid.spread(lowered) if grid else lowered
 
     def _dealt(self, grid):
         """How many micro-batches each copy of the pipeline on a grid gets; None without one."""

@@ -1,12 +1,11 @@
 """Where the ranks of a `Grid` stand: nodes, the ranks in each, and how far each group reaches."""
 
-import base64
-import html
 from functools import cached_property
 from itertools import groupby
 
 from ..schedule import Grid, LabError
 from .palette import LABEL, TONES, edge, mix
+from .still import Still
 
 # Light shades of the palette: a stage has its colour, and its number in every box.
 SHADES = [
@@ -21,7 +20,7 @@ COLUMNS = 4  # of boxes in a node, and of nodes in the picture
 MOST = 512
 
 
-class Blueprint:
+class Blueprint(Still):
     """A grid on nodes of `per_node` ranks. Its repr says what stands where."""
 
     def __init__(self, grid, per_node=8):
@@ -153,20 +152,6 @@ class Blueprint:
                       size=9, color=TONES["ink"], va="center")  # fmt: skip
         axes.text(0.3, top + 0.42 * len(self.axes), "colour: pipeline stage (p) · border: "
                   "data-parallel copy (d)", size=8, color=TONES["faint"], va="center")  # fmt: skip
-
-    def save(self, path):
-        """Write the picture as a PNG file."""
-        with open(path, "wb") as file:
-            file.write(self.png)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        alt = html.escape(repr(self), quote=True)
-        picture = base64.b64encode(self.png).decode()
-        return {
-            "text/plain": repr(self),
-            "text/html": f'<img alt="{alt}" src="data:image/png;base64,{picture}" '
-            'style="max-width:100%;height:auto">',
-        }
 
 
 def blueprint(grid, per_node=8) -> Blueprint:

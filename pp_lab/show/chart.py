@@ -1,17 +1,16 @@
 """A few curves over one axis: a table where there is only text, a picture elsewhere."""
 
-import base64
-import html
 from functools import cached_property
 
 from ..schedule import LabError
 from .palette import KINDS, MARK, MEMORY, TONES
+from .still import Still
 
 STYLES = [(KINDS["F"][0], "o", "-"), (KINDS["B"][0], "s", "--"), (MEMORY, "^", ":"),
           (KINDS["I"][0], "D", "-."), (MARK, "v", (0, (1, 3)))]  # fmt: skip
 
 
-class Chart:
+class Chart(Still):
     """Curves over common x values. Its repr is the table of the values."""
 
     def __init__(self, x, curves, xlabel, ylabel, title):
@@ -46,20 +45,6 @@ class Chart:
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(frameon=False, loc="outside right upper")  # never over a curve
         return compact(FigureCanvasAgg(figure))
-
-    def save(self, path):
-        """Write the picture as a PNG file."""
-        with open(path, "wb") as file:
-            file.write(self.png)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        alt = html.escape(repr(self), quote=True)
-        picture = base64.b64encode(self.png).decode()
-        return {
-            "text/plain": repr(self),
-            "text/html": f'<img alt="{alt}" src="data:image/png;base64,{picture}" '
-            'style="max-width:100%;height:auto">',
-        }
 
     def __repr__(self):
         rows = [[self.xlabel, *self.curves]]
