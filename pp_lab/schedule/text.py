@@ -63,8 +63,11 @@ def timeline_text(trace) -> str:
     for e in events:
         first, last = round(e.start * scale), round(e.end * scale)
         size, name = last - first, label(e.op)
-        if not e.op.parts:
+        if e.lane == "comm":
             cells = "~" * size
+        elif not e.op.parts:  # a message on a link
+            name = f"{e.op.kind}{e.op.microbatch}"
+            cells = name + "~" * (size - len(name) - 1) + " " if size > len(name) else "~" * size
         elif size > len(name):
             cells = name + "-" * (size - len(name) - 1) + " "
         else:
