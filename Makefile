@@ -15,14 +15,15 @@ help:  ## show this list
 lab: $(VENV)/.installed  ## install into .venv and open the first lab in JupyterLab
 	$(PY) -m jupyter lab $(ROOT) labs/pp_lab.ipynb
 
-# The notebooks mostly wait for kernels and ranks, so they run beside the other tests.
+# The labs mostly wait for kernels and ranks, so they run beside the other tests.
+LABS := tests/test_notebooks.py tests/test_course_zoo.py
 test: $(VENV)/.installed-test  ## unit tests, the labs unsolved, the solutions, the browser check
-	@log=$$(mktemp); trap 'rm -f "$$log"; kill $$notebooks 2>/dev/null' EXIT; \
+	@log=$$(mktemp); trap 'rm -f "$$log"; kill $$beside 2>/dev/null' EXIT; \
 	trap 'exit 130' INT TERM; \
-	echo "The notebooks run at the same time; what they say follows at the end."; \
-	$(PY) -m pytest -p no:cacheprovider solutions tests/test_notebooks.py >"$$log" 2>&1 & notebooks=$$!; \
-	$(PY) -m pytest tests --ignore=tests/test_notebooks.py; rest=$$?; \
-	wait $$notebooks; labs=$$?; cat "$$log"; \
+	echo "The labs run at the same time; what they say follows at the end."; \
+	$(PY) -m pytest -p no:cacheprovider solutions $(LABS) >"$$log" 2>&1 & beside=$$!; \
+	$(PY) -m pytest tests $(addprefix --ignore=,$(LABS)); rest=$$?; \
+	wait $$beside; labs=$$?; cat "$$log"; \
 	exit $$((rest ? rest : labs))
 
 grading: $(VENV)/.installed-test  ## the grader on abused notebooks and against nbgrader, minutes

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 LAB = Path(__file__).parents[2] / "labs/pp_lab.ipynb"
+pytestmark = pytest.mark.timeout(300)  # a slow machine starts JupyterLab and ten exercises
 ANSWER = "    return (p - 1) / (m + p - 1)"
 
 
