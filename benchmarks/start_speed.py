@@ -4,7 +4,9 @@
 
 Both start four fresh processes, join them on gloo, run one 1F1B step (m = 8) of the same small
 MLP, and bring the gradients home. First runs are each in a Python of their own that has torch
-imported already, in turn; later runs in one. Prints seconds, and the ratios of the pairs.
+imported already, in turn; later runs in one. Prints seconds, and the ratios of the pairs; and,
+in turn with ours, what bare processes take that are forked by the same server, join gloo and end:
+no run can take less.
 """
 
 import argparse
@@ -59,6 +61,57 @@ def _rank(index, job, folder):
     worker.report(rank)
 
 
+def bare(count):
+    """Processes of the rank server that do nothing but join gloo."""
+    import tempfile
+
+    import start_speed  # this file, under a name by which a process can import it
+
+    from pp_lab.run.launch import _no_main, server
+
+    context = server()
+    with tempfile.TemporaryDirectory() as folder, _no_main():
+        lines, processes = [], []
+        for index in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=start_speed._join, args=(theirs, index, count, folder))
+            process.start()
+            lines.append(ours)
+            processes.append(process)
+        for line in lines:
+            line.recv()
+        for line in lines:
+            line.send("end")
+        for process in processes:
+            process.join()
+
+
+def _join(line, index, size, folder):
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", size)
+    dist.init_process_group("gloo", store=store, rank=index, world_size=size)
+    line.send("joined")
+    line.recv()
+    os._exit(0)
+
+
+def in_turn(times, *jobs):
+    """For each job its milliseconds, taken one after the other."""
+    taken = [[] for _ in jobs]
+    for _ in range(times):
+        for job, found in zip(jobs, taken, strict=True):
+            began = time.perf_counter()
+            job()
+            found.append(1000 * (time.perf_counter() - began))
+    return taken
+
+
 def first(name):
     import os
 
@@ -88,20 +141,14 @@ def main():
     lab = pp.Lab(stages=4, microbatches=8)
     schedule = pp.schedules.one_f_one_b(4, 8)
     lab.check(lab.run(schedule))
-    later = []
-    for _ in range(20):
-        began = time.perf_counter()
-        assert lab.check(lab.run(schedule)) == 1
-        later.append(time.perf_counter() - began)
-    print(f"later runs, check included: {spread([1000 * t for t in later], 0)} ms, spawn takes "
-          f"{statistics.median(theirs) / statistics.median(later):.1f} times as long")  # fmt: skip
+    later, floor = in_turn(20, lambda: lab.check(lab.run(schedule)), lambda: bare(4))
+    print(f"later runs, check included: {spread(later, 0)} ms, spawn takes "
+          f"{1000 * statistics.median(theirs) / statistics.median(later):.1f} times as long; four "
+          f"bare processes {spread(floor, 0)} ms")  # fmt: skip
     eight = pp.Lab(stages=8, microbatches=1)
-    starts = []
-    for _ in range(10):
-        began = time.perf_counter()
-        eight.run(lambda rank: None)
-        starts.append(1000 * (time.perf_counter() - began))
-    print(f"eight ranks start, join and end: {spread(starts, 0)} ms")
+    starts, floor = in_turn(10, lambda: eight.run(lambda rank: None), lambda: bare(8))
+    print(f"eight ranks start, join and end: {spread(starts, 0)} ms; eight bare processes "
+          f"{spread(floor, 0)} ms")  # fmt: skip
 
 
 if __name__ == "__main__":
