@@ -357,3 +357,11 @@ def test_an_axis_of_one_has_nothing_to_add_up(plain):
         assert one.tolist() == [1, 1]
 
     assert plain.check(plain.run(program, grid=Grid(pp=2))).passed
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 4, reason="2 x 2 ranks need four GPUs")
+def test_a_grid_on_gpus_trains_as_one_process_does():
+    lab = lab_of()
+    for grid in (Grid(dp=2, pp=2), Grid(tp=2, pp=2), Grid(tp=2, pp=2, sequence_parallel=True)):
+        run = lab.run(schedules.one_f_one_b(2, 4 // grid.dp), grid=grid, clock="wall")
+        assert lab.check(run).passed, lab.check(run)

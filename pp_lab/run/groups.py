@@ -180,6 +180,7 @@ class Reduction:
         else:
             groups.count(name, tensor, 2)
             self.collective = transport.next_collective("all_reduce", members)
+            groups.stream.follow()
             groups.stream.enqueue(self._work, groups.of(members))
             groups.stream.record(self.event)
         transport.reductions.append(self)

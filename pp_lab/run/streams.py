@@ -38,6 +38,9 @@ class Stream:
         if event.point is not None:
             self.enqueue(event.point.wait)
 
+    def follow(self):
+        """Let what is enqueued from now on start after what the caller itself has done."""
+
     def reached(self, event, seconds):
         """Whether a point of this stream is reached, within some seconds; raises the first
         exception of what the stream did."""
@@ -82,6 +85,9 @@ class CudaStream:
     def wait(self, event):
         if event.point is not None:
             self._stream.wait_event(event.point)
+
+    def follow(self):
+        self._stream.wait_stream(torch.cuda.current_stream())
 
     def reached(self, event, seconds):
         event.point.synchronize()
