@@ -322,3 +322,26 @@ def test_an_illegal_schedule_is_refused_before_anything_starts():
     ranks = [[Op("B", 0, 0), Op("F", 0, 0)], [Op("F", 1, 0), Op("B", 1, 0)]]
     with pytest.raises(pp.ScheduleError, match="rank 0, position 0: 0B0 needs 0F0"):
         pp.Lab(2, 1).run(pp.Schedule("bad", ranks))
+
+
+def test_a_plan_can_be_run_again_on_the_same_ranks():
+    """As benchmarks do, which measure several steps in a row."""
+    from pp_lab.run.execute import Plan
+    from pp_lab.schedule.lower import lower
+
+    rows = lower(schedules.one_f_one_b(3, 4)).ranks
+
+    def program(rank):
+        plan, found = Plan(rank, rows[rank.index]), []
+        for posted in (False, True, False):
+            rank.module.zero_grad()
+            rank.seen.clear()
+            rank.items.clear()
+            if posted:
+                plan.post()
+            plan.run()
+            found.append([p.grad.clone() for p in rank.module.parameters()])
+        assert all(a.equal(b) for again in found for a, b in zip(found[0], again, strict=True))
+
+    lab = pp.Lab(stages=3, microbatches=4)
+    assert lab.check(lab.run(program, tags=True)).passed

@@ -12,7 +12,6 @@ class Plan:
     """A rank's row of a lowered schedule (see `pp_lab.schedule.lower`), ready to run.
 
     All that can be looked up is looked up here, before the clock starts: peers, tags, shapes.
-    The receives that come before the first op are posted here too.
     """
 
     def __init__(self, rank, row):
@@ -40,15 +39,27 @@ class Plan:
                 self.steps.append((self._send, made, peer, *rank.message(item.partner)))
             if at in last:
                 self.steps.append((self._reduce, last[at]))
+        self._posted = False
+        self._first = next(  # where the first op is: before it there are receives only
+            (k for k, step in enumerate(self.steps) if step[0] != self._receive), len(self.steps)
+        )
+
+    def post(self):
+        """Post the receives that come before the first op. `run` does it, if nobody has."""
         self.values, self.sends, self.receives, self.reductions = {}, [], {}, []
-        while self.steps and self.steps[0][0] == self._receive:
-            self._receive(*self.steps.pop(0)[1:])
+        for _, *arguments in self.steps[: self._first]:
+            self._receive(*arguments)
+        self._posted = True
 
     def run(self):
         """Run the row. Sends start when the value exists and are waited for at the end, so they
         never hold the rank up; receives are waited for by the op that needs them. A stage's
-        gradients are averaged over its copies beside what follows its last backward."""
-        for step, *arguments in self.steps:
+        gradients are averaged over its copies beside what follows its last backward. It can be
+        run again."""
+        if not self._posted:
+            self.post()
+        self._posted = False
+        for step, *arguments in self.steps[self._first :]:
             step(*arguments)
         self.rank.transport.at("at its end")
         for request in self.sends:

