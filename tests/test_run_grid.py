@@ -309,6 +309,19 @@ def test_tensors_that_cannot_be_added_up_are_refused_and_abort_nothing(plain, cl
         plain.run(program, grid=TWO, clock=clock)
 
 
+@pytest.mark.parametrize("use, message", [
+    (lambda rank: rank.all_reduce(rank.gradients(), "dp"),
+     "all_reduce takes a tensor, not dict: one at a time"),
+    (lambda rank: rank.all_reduce(torch.ones(1), "dp") / 2,
+     "all_reduce returns None: it fills the tensor that it is given"),
+    (lambda rank: 1 + rank.all_to_all_single(torch.ones(4), torch.ones(4)),
+     "all_to_all_single returns None: it fills the tensor that it is given"),
+])  # fmt: skip
+def test_what_a_collective_takes_and_gives_is_said(plain, use, message):
+    with pytest.raises(pp.RunError, match=message):
+        plain.run(lambda rank: use(rank), grid=TWO)
+
+
 def test_another_copy_s_micro_batches_are_refused(plain):
     def program(rank):
         if rank.is_first:

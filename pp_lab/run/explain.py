@@ -106,6 +106,9 @@ def _for(waiting, peer):
     }.get(verb, f"for rank {peer} to join in")
 
 
+IN_PLACE = ("all_reduce", "recv", "all_to_all_single")  # as in torch.distributed
+
+
 def exception(first, failures, job):
     """A rank raised: the learner's own lines, once."""
     failure = failures[first]
@@ -119,6 +122,9 @@ def exception(first, failures, job):
         name = failure["frames"][-1][2]
         return f"{name} is not written yet: it raises NotImplementedError", first, ""
     said = failure["text"] if failure["ours"] else f"{failure['type']}: {failure['text']}"
+    call = failure["place"].removeprefix("after ").partition("(")[0]
+    if "NoneType" in said and call in IN_PLACE:
+        said += f". {call} returns None: it fills the tensor that it is given"
     return (
         f"rank {first}{also}, {failure['place']}: {said}",
         first,

@@ -427,13 +427,19 @@ class Rank:
         It begins when the last member has come, and takes the tensor's part of `cost.sync`,
         which is for all gradients of a stage. Within an op it is part of the op.
         """
+        if not isinstance(tensor, torch.Tensor):
+            raise StepError(
+                f"all_reduce takes a tensor, not {type(tensor).__name__}: one at a time"
+            )
         if self._inside:
             return self.groups.all_reduce(tensor, group)
         op = Op("R", self._stage, self._latest)
         sync = self.clock.cost.of(op) if self.clock.cost else 0
         whole = sum(p.numel() for p in self.module.parameters()) or 1
         request = Reduction(self.groups, tensor, group, exact(sync * tensor.numel(), whole), op)
-        return request if async_op else request.wait() and None
+        if async_op:
+            return request
+        request.wait()
 
     @_call
     def all_to_all_single(self, output, input, output_split_sizes=None, input_split_sizes=None):
