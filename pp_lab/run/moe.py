@@ -8,6 +8,8 @@
 
 Each of the four is a function of tensors to tensors, so that a layer can be run whole, by
 autograd alone, or node by node (see `pp_lab.run.nodes`). With one rank nothing is exchanged.
+(Megatron's plan has a fifth node, post, for multi-token prediction; in other layers it does
+nothing. The loss belongs to the last combine here.)
 """
 
 import copy
