@@ -31,7 +31,12 @@ def torchrun(*arguments, nodes=1, per_node=2):
         )
         for node in range(nodes)
     ]  # fmt: skip
-    return [(agent.communicate(timeout=90)[0], agent.returncode) for agent in agents]
+    try:
+        return [(agent.communicate(timeout=90)[0], agent.returncode) for agent in agents]
+    finally:
+        for agent in agents:  # one that is late leaves nothing behind for the tests that follow
+            agent.kill()
+            agent.communicate()
 
 
 def test_two_machines_of_two_ranks_run_a_learners_file_and_are_right(tmp_path):

@@ -534,7 +534,8 @@ def test_a_killed_server_is_started_again(lab):
     servers = [
         child
         for child in psutil.Process().children()
-        if "multiprocessing.forkserver" in " ".join(child.cmdline())
+        if child.status() != psutil.STATUS_ZOMBIE
+        and "multiprocessing.forkserver" in " ".join(child.cmdline())
     ]
     for server in servers:
         server.kill()

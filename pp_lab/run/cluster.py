@@ -57,6 +57,7 @@ def start(job):
                 raise
         reports = [None] * size if index == 0 else None
         dist.gather_object(report, reports)
+        dist.barrier()  # nobody takes its groups down while others still use theirs
         return reports
     finally:
         dist.destroy_process_group()
