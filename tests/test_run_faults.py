@@ -329,15 +329,21 @@ def test_request_that_nobody_waited_for(lab):
     )
 
 
-def test_tensor_that_changed_after_it_was_sent(lab):
+@pytest.mark.parametrize("received", [False, True])
+def test_tensor_that_changed_after_it_was_sent(lab, received):
     def program(rank):
         if rank.index == 0:
             tensor = zeros()
             request = rank.isend(tensor, 1)
-            tensor += 1
+            if received:
+                rank.recv(tensor, 1)
+            else:
+                tensor += 1
             request.wait()
         if rank.index == 1:
             rank.recv(zeros(), 0)
+            if received:
+                rank.send(zeros(), 0)
 
     assert "was changed before its wait()" in explanation(lab, program)
 

@@ -4,6 +4,8 @@ Each test runs a script of its own, which is what a kernel is to its ranks; conf
 after every test that no process is left.
 """
 
+import ctypes
+import mmap
 import os
 import re
 import signal
@@ -191,3 +193,34 @@ print("more:", len(os.listdir("/dev/fd")) - before)
         env={**os.environ, "PYTHONPATH": os.path.dirname(__file__)},
     )
     assert "more: 0" in process.communicate(timeout=60)[0]
+
+
+def test_the_server_is_lean_and_starts_no_threads():
+    code = """
+import os
+import pp_lab.run.worker
+before = len(os.listdir("/proc/self/task"))
+import pp_lab.run.preload
+print(len(os.listdir("/proc/self/task")) - before)
+with open("/proc/self/smaps_rollup") as file:
+    size = {line.split(":")[0]: int(line.split()[1]) for line in file if "kB" in line}
+print(size["AnonHugePages"] / size["Anonymous"])
+"""
+    if not os.path.exists("/proc/self/smaps_rollup"):
+        pytest.skip("not Linux")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    threads, huge = done.stdout.splitlines()
+    assert threads == "0", "what is forked would be without them"
+    if not _collapses():
+        pytest.skip("this Linux has no huge pages to collapse into")
+    assert float(huge) > 0.5
+
+
+def _collapses():
+    """Whether the operating system puts memory into a huge page when asked to."""
+    huge = 2 << 20
+    memory = mmap.mmap(-1, 2 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(bytes(2 * huge))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    first = -(-start // huge) * huge
+    return ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(huge), 25) == 0

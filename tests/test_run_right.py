@@ -251,6 +251,46 @@ def test_at_a_pace_messages_take_the_latency_of_a_hop():
     assert said.getvalue() == "[rank 1] True\n"
 
 
+def test_at_a_pace_ranks_compute_one_after_the_other_within_ops_of_the_same_moment():
+    def forward_step(rank, i, x):
+        print(rank.now)
+        return pp.run.rank.forward_step(rank, i, x)
+
+    lab = pp.Lab(2, 3)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        run = lab.run(schedules.gpipe(2, 3), clock="pace", pace=0.05, forward_step=forward_step)
+    computed = {0: [], 1: []}
+    for line in said.getvalue().splitlines():
+        rank, now = line.removeprefix("[rank ").split("] ")
+        computed[int(rank)].append(float(now))
+    for rank, turn in ((0, 1 / 12), (1, 3 / 12)):
+        starts = [e.start for e in run.trace.events if e.rank == rank and e.op.kind == "F"]
+        after = [now - start for now, start in zip(computed[rank], starts, strict=True)]
+        assert all(turn <= late < 1 for late in after)
+
+
+def test_messages_of_any_type_and_shape_arrive_as_they_were():
+    def program(rank):
+        import torch
+
+        generator = torch.Generator().manual_seed(1)
+        bits = torch.randint(0, 256, (96,), dtype=torch.uint8, generator=generator)
+        kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64,
+                 torch.int8, torch.complex64)  # fmt: skip
+        sent = [bits.view(kind).reshape(2, -1) for kind in kinds]
+        sent += [bits > 100, torch.tensor(3.5), torch.empty(0, 4), torch.empty(0)]
+        for tensor in sent:
+            if rank.index == 0:
+                rank.send(tensor, 1)
+            else:
+                arrived = torch.zeros_like(tensor)
+                rank.recv(arrived, 0)
+                assert arrived.flatten().view(torch.uint8).equal(tensor.flatten().view(torch.uint8))
+
+    run = pp.Lab(2, 1).run(program)
+    assert run.messages == [11, 0]
+
+
 def test_wall_clock_is_measured_and_pace_takes_its_time():
     lab = pp.Lab(2, 3)
     wall = lab.run(gpipe, clock="wall").trace

@@ -22,6 +22,9 @@ class Clock:
     cost = None  # declared durations, where there are any
     links = {}  # peer -> the (start, end) of the messages on the link to it
 
+    def turn(self, item, start):
+        """Wait until this rank may compute, within the item that began at `start`."""
+
     def stop(self, item, start):
         """The item that began at `start` is done; returns when it ends."""
         return self.after(start, self.cost and self.cost.of(item))
@@ -89,10 +92,14 @@ class PaceClock(WallClock):
     Ranks then overlap as they would with a processor each, also on two cores. A message is
     there `cost.comm` units after it was sent, or later. Times are given in units of cost, so
     that they compare with a prediction.
+
+    turn: of 0 to 1, when this rank computes within an op. Ops of several ranks begin at the same
+    moment; if their ranks also computed at the same moment, those that share a core would hold
+    each other's messages up.
     """
 
-    def __init__(self, cost, unit):
-        self.cost, self.unit = cost, unit
+    def __init__(self, cost, unit, turn=0.0):
+        self.cost, self.unit, self._turn = cost, unit, turn
         self.links = {}
 
     def start(self):
@@ -110,10 +117,15 @@ class PaceClock(WallClock):
         if stamp is not None:
             time.sleep(max(0.0, stamp + float(self.cost.comm) * self.unit - time.monotonic()))
 
+    def turn(self, item, start):
+        self._sleep_until(start + self._turn * float(self.cost.of(item)))
+
     def after(self, start, duration):
-        end = self.zero + (start + float(duration)) * self.unit
-        time.sleep(max(0.0, end - time.monotonic()))
+        self._sleep_until(start + float(duration))
         return self.start()
+
+    def _sleep_until(self, now):
+        time.sleep(max(0.0, self.zero + now * self.unit - time.monotonic()))
 
 
 class CudaClock(WallClock):

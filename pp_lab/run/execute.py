@@ -91,6 +91,7 @@ class Plan:
         rank.transport.at(place)
         inputs = [fetch(key) for _, fetch, key, _ in parts]
         start = rank.clock.start()
+        rank.clock.turn(item, start)
         for (op, _, _, made), x in zip(parts, inputs, strict=True):
             self.values[made] = rank.perform(op, x)
         rank.items.append((item, start, rank.clock.stop(item, start)))
@@ -136,14 +137,16 @@ def _receives_first(row, tags):
     never past another message.
     """
     ahead = 16 if tags else 1
-    moved, held = [], []  # held: the ops that wait for the receives behind them
+    moved, held, ops = [], [], 0  # held: what waits for the receives behind it, `ops` of it ops
     for item in row:
         if type(item) is Move and item.action == "RECV":
             moved.append(item)
         elif type(item) is Move and not tags:
-            moved, held = [*moved, *held, item], []
+            moved, held, ops = [*moved, *held, item], [], 0
         else:
             held.append(item)
-            while sum(type(later) is not Move for later in held) > ahead:
+            ops += type(item) is not Move
+            while ops > ahead:
+                ops -= type(held[0]) is not Move
                 moved.append(held.pop(0))
     return moved + held

@@ -29,7 +29,8 @@ class Groups:
         self._made, self._stream = {self._members[None]: dist.group.WORLD}, None
         grid = rank.grid
         for name in ("tp", "cp", "dp", "dp-cp"):
-            self._make(name, grid.groups(name))
+            alone = len(grid.group(name, rank.index)) == 1  # and so is everybody
+            self._make(name, [(rank.index,)] if alone else grid.groups(name))
         if rank.problem.tied:
             self._make("embedding", self._holders())
 

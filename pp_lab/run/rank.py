@@ -211,6 +211,7 @@ class Rank:
             )
         self._check(op, tensor)
         start = self.clock.start()
+        self.clock.turn(op, start)
         result = self.perform(op, tensor)
         self.items.append((op, start, self.clock.stop(op, start)))
         return result

@@ -9,6 +9,7 @@ As on gloo and NCCL, a send is a rendezvous: it ends when the other side has pos
 receive.
 """
 
+import ctypes
 import mmap
 import pickle
 import threading
@@ -109,9 +110,10 @@ class Transport:
 
     def __init__(self, rank, size, capacity, device, tags, clock, status, bare=False):
         self.rank, self.size, self.device, self.tags = rank, size, device, tags
-        self.capacity = capacity
+        self.capacity, self.on_cpu = capacity, device.type == "cpu"
         self.clock, self.bare = clock, bare
-        self.group = dist.group.WORLD
+        # Straight to gloo or NCCL: c10d's dispatcher takes as long as they do.
+        self.backend = dist.group.WORLD and dist.group.WORLD._get_backend(device)
         self._heads, self._places = {}, {}
         self._free = []  # buffers of messages that have been unpacked
         self.outstanding = {}  # requests that are not done, oldest first; the values mean nothing
@@ -144,15 +146,14 @@ class Transport:
         if not self.bare:
             self._check(tensor, dst, "dst", "isend")
         request = Request(self, "isend", tensor, dst, tag, what)
-        size = tensor.numel() * tensor.element_size()
         self.sent += 1
-        self.sent_bytes += size
-        request.buffer = tensor if self.bare else self._packed(tensor, size, tag, what, dst)
-        request.work = self.group.send([request.buffer], dst, tag if self.tags else 0)
+        self.sent_bytes += tensor.nbytes
+        request.buffer = tensor if self.bare else self._packed(tensor, tag, what, dst)
+        request.work = self.backend.send([request.buffer], dst, tag if self.tags else 0)
         self.outstanding[request] = None
         return request
 
-    def _packed(self, tensor, size, tag, what, dst):
+    def _packed(self, tensor, tag, what, dst):
         """One buffer, so that header and payload are one message and need one receive."""
         stamp = self.clock.stamp(dst)
         self.over[dst].append(tag)
@@ -163,11 +164,17 @@ class Transport:
                 f"a tensor with {tensor.dim()} dimensions is too much for one "
                 "message: reshape it first"
             )
+        size = tensor.nbytes
         sent = 0 if size > self.capacity else size  # the header alone tells what was sent
         message = torch.empty(HEADER + sent, dtype=torch.uint8, device=self.device)
-        message[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-        if sent:
-            message[HEADER:] = tensor.detach().view(-1).view(torch.uint8)
+        if self.on_cpu:
+            start = message.data_ptr()
+            ctypes.memmove(start, head, len(head))
+            ctypes.memmove(start + HEADER, tensor.data_ptr(), sent)
+        else:
+            message[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+            if sent:
+                message[HEADER:] = tensor.detach().view(-1).view(torch.uint8)
         return message
 
     def irecv(self, tensor, src, tag=0, what="a tensor"):
@@ -175,7 +182,7 @@ class Transport:
             self._check(tensor, src, "src", "irecv")
         request = Request(self, "irecv", tensor, src, tag, what)
         request.buffer = tensor if self.bare else self._room(tensor)
-        request.work = self.group.recv([request.buffer], src, tag if self.tags else 0)
+        request.work = self.backend.recv([request.buffer], src, tag if self.tags else 0)
         self.outstanding[request] = None
         return request
 
@@ -196,14 +203,22 @@ class Transport:
         if self.bare:
             return
         message, tensor = request.buffer, request.tensor
-        start = message[:HEADER].cpu().numpy().tobytes()
+        at = message.data_ptr()
+        if self.on_cpu:
+            start = ctypes.string_at(at, HEADER)
+        else:
+            start = message[:HEADER].cpu().numpy().tobytes()
         expected = self._head(request.tag, tensor, request.what)
         if not start.startswith(expected):
             self._explain(request, start)
         stamp = start[int.from_bytes(start[:2], "big") :]
-        payload = message[HEADER : HEADER + tensor.numel() * tensor.element_size()]
-        with torch.no_grad():
-            tensor.view(-1).view(torch.uint8).copy_(payload)
+        if self.on_cpu:
+            ctypes.memmove(tensor.data_ptr(), at + HEADER, tensor.nbytes)
+            torch.autograd.graph.increment_version(tensor)  # as any other change would
+        else:
+            with torch.no_grad():
+                payload = message[HEADER : HEADER + tensor.nbytes]
+                tensor.view(-1).view(torch.uint8).copy_(payload)
         self._free.append(request.buffer)
         request.buffer = None
         self.clock.arrived(pickle.loads(stamp) if stamp[0] else None)
@@ -211,10 +226,9 @@ class Transport:
     def _room(self, tensor):
         """A buffer to receive into: with room for the longest message there is, for gloo would
         abort on one that does not fit. NCCL moves just as many bytes as the receiver asks for."""
-        if self.device.type == "cpu" and self._free:
+        if self.on_cpu and self._free:
             return self._free.pop()
-        size = tensor.numel() * tensor.element_size()
-        room = self.capacity if self.device.type == "cpu" else size
+        room = self.capacity if self.on_cpu else tensor.nbytes
         return torch.empty(HEADER + room, dtype=torch.uint8, device=self.device)
 
     def _head(self, tag, tensor, what):

@@ -126,7 +126,7 @@ def prepare(job, index, device, status):
     clock = {
         "virtual": lambda: VirtualClock(cost),
         "wall": CudaClock if device.type == "cuda" else WallClock,
-        "pace": lambda: PaceClock(cost, job.pace),
+        "pace": lambda: PaceClock(cost, job.pace, (index + 0.5) / job.size / 3),
     }[job.clock]()
     longest = max(dtype.itemsize * torch.Size(shape).numel() for shape, dtype in job.problem.shapes)
     capacity = max(longest * job.problem.microbatches, 1 << 16)
