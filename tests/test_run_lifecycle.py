@@ -197,10 +197,12 @@ print("more:", len(os.listdir("/dev/fd")) - before)
 
 def test_the_server_is_lean_and_starts_no_threads():
     code = """
-import os
+import os, torch
 import pp_lab.run.worker
-before = len(os.listdir("/proc/self/task"))
+before, state = len(os.listdir("/proc/self/task")), torch.random.get_rng_state()
 import pp_lab.run.preload
+pp_lab.run.preload.rehearse()
+assert state.equal(torch.random.get_rng_state())
 print(len(os.listdir("/proc/self/task")) - before)
 with open("/proc/self/smaps_rollup") as file:
     size = {line.split(":")[0]: int(line.split()[1]) for line in file if "kB" in line}
@@ -209,6 +211,7 @@ print(size["AnonHugePages"] / size["Anonymous"])
     if not os.path.exists("/proc/self/smaps_rollup"):
         pytest.skip("not Linux")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
     threads, huge = done.stdout.splitlines()
     assert threads == "0", "what is forked would be without them"
     if not _collapses():
