@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import pickle
+import sys
 import tempfile
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from . import worker
 from .model import Problem
 
 MICROBATCHES = 16  # Python makes a function faster once it has run a few times
+KEPT = []  # what fills the holes of Python's heap
 HUGE = 2 << 20  # bytes of a huge page
 MADV_COLLAPSE, PR_SET_TIMERSLACK, M_ARENA_MAX = 25, 29, -8  # Linux's and glibc's numbers
 
@@ -53,16 +55,45 @@ def rehearse():
         pickle.dumps(worker.report(rank))
 
 
+def fill(libc):
+    """Use up the holes that imports have left in the heaps of C and of Python. What a rank
+    allocates then lies together, instead of on pages each of which has to be copied for it."""
+    libc.malloc.restype = ctypes.c_void_p
+    for size in (*range(64 << 10, 1 << 10, -1024), *range(1024, 16, -16)):
+        _in_a_row(lambda size=size: libc.malloc(ctypes.c_size_t(size)), size, 6)
+    for size in range(48, 513, 16):  # Python's, for small objects
+        _in_a_row(lambda size=size: _kept(size), size, (8 << 10) // size)
+
+
+def _in_a_row(allocate, size, enough):
+    """Allocate until `enough` blocks in a row lie side by side, or a megabyte is used up."""
+    row, last = 0, 0
+    for _ in range((1 << 20) // size):
+        address = allocate()
+        row = row + 1 if 0 < address - last <= size + 32 else 0
+        last = address
+        if row == enough:
+            break
+
+
+def _kept(size):
+    """Where a new Python object of this size lies, which stays."""
+    KEPT.append(bytes(size - sys.getsizeof(b"")))
+    return id(KEPT[-1])
+
+
 def lean():
-    """Make ranks cheap to start: the heap in huge pages, and one heap for all threads.
+    """Make ranks cheap: what makes forks, and pages that are copied after them, few and small.
 
     A fork copies the table of all pages, 45 000 small ones with torch imported, and the end of
-    the process gives them back: much of what a fresh rank costs. Sleeps become as exact as they
-    can be. All of it is inherited by ranks; where a system lacks it, nothing changes.
+    the process gives them back; in huge pages they are few. All threads share one heap, which
+    has no holes. Sleeps become as exact as they can be. All of it is inherited by ranks; where a
+    system lacks it, nothing changes.
     """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     libc.mallopt(M_ARENA_MAX, 1)
+    fill(libc)
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, access, *_, name = [*line.split(), ""][:6]
@@ -77,6 +108,6 @@ def lean():
 with suppress(Exception):  # what is wrong here is wrong in a rank too, and is explained there
     rehearse()
 gc.collect()
-gc.freeze()  # what is imported stays shared between the server and its ranks
 with suppress(OSError, AttributeError):
     lean()
+gc.freeze()  # what is imported stays shared between the server and its ranks
