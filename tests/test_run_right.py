@@ -269,6 +269,30 @@ def test_at_a_pace_ranks_compute_one_after_the_other_within_ops_of_the_same_mome
         assert all(turn <= late < 1 for late in after)
 
 
+def test_at_a_pace_an_op_takes_what_is_declared_where_the_machine_wakes_up_late(monkeypatch):
+    class Machine:
+        now, late = 0.0, iter([3e-4, 5e-4, 2e-4] * 20)
+
+        def monotonic(self):
+            self.now += 1e-6  # as long as it takes to look
+            return self.now
+
+        def sleep(self, seconds):
+            assert seconds > 0
+            self.now += seconds + next(self.late)
+
+    monkeypatch.setattr(pp.run.clocks, "time", Machine())
+    clock = pp.run.clocks.PaceClock(Cost(F=1, B=2), unit=0.02, turn=0.1)
+    took = []
+    for i in range(20):
+        start = clock.start()
+        clock.turn(Op("F", 0, i), start)
+        took.append(clock.stop(Op("F", 0, i), start) - start)
+    assert min(took) >= 1, "never less than declared"
+    assert max(took) > 1.01, "the first one cannot know how late it will be"
+    assert max(took[5:]) < 1 + 0.25e-3 / 0.02, "then at most by how late one was beyond the others"
+
+
 def test_messages_of_any_type_and_shape_arrive_as_they_were():
     def program(rank):
         import torch

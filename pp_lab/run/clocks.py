@@ -1,6 +1,8 @@
 """What time it is on a rank: declared, measured, or paced."""
 
+import statistics
 import time
+from collections import deque
 
 import torch
 
@@ -101,6 +103,7 @@ class PaceClock(WallClock):
     def __init__(self, cost, unit, turn=0.0):
         self.cost, self.unit, self._turn = cost, unit, turn
         self.links = {}
+        self._late = deque(maxlen=9)  # by how many seconds the last sleeps were
 
     def start(self):
         return super().start() / self.unit
@@ -115,17 +118,24 @@ class PaceClock(WallClock):
 
     def arrived(self, stamp):
         if stamp is not None:
-            time.sleep(max(0.0, stamp + float(self.cost.comm) * self.unit - time.monotonic()))
+            self._sleep_until(stamp + float(self.cost.comm) * self.unit)
 
     def turn(self, item, start):
-        self._sleep_until(start + self._turn * float(self.cost.of(item)))
+        self._sleep_until(self.zero + (start + self._turn * float(self.cost.of(item))) * self.unit)
 
     def after(self, start, duration):
-        self._sleep_until(start + float(duration))
+        self._sleep_until(self.zero + (start + float(duration)) * self.unit)
         return self.start()
 
-    def _sleep_until(self, now):
-        time.sleep(max(0.0, self.zero + now * self.unit - time.monotonic()))
+    def _sleep_until(self, end):
+        """Sleep until `end` of the machine's clock, never less. A sleep is late by what the machine
+        takes to wake up: it is asked to end that much earlier, and what is left is waited out."""
+        wake = end - (statistics.median(self._late) if self._late else 0.0)
+        if wake > time.monotonic():
+            time.sleep(wake - time.monotonic())
+            self._late.append(time.monotonic() - wake)
+        while time.monotonic() < end:
+            pass
 
 
 class CudaClock(WallClock):
