@@ -9,8 +9,11 @@ from programs import gpipe, one_f_one_b
 
 import pp_lab as pp
 from pp_lab import Cost, Op, schedules, simulate
+from pp_lab.run.execute import _receives_first
 from pp_lab.run.lab import ProblemError
 from pp_lab.run.rank import P2POp
+from pp_lab.schedule.lower import lower
+from pp_lab.schedule.op import Move
 
 SIZES = [(1, 1), (1, 3), (2, 1), (2, 2), (4, 2), (4, 8), (3, 5), (6, 4)]
 
@@ -313,6 +316,32 @@ def test_messages_of_any_type_and_shape_arrive_as_they_were():
 
     run = pp.Lab(2, 1).run(program)
     assert run.messages == [11, 0]
+
+
+@pytest.mark.parametrize("tags", [True, False])
+@pytest.mark.parametrize("name", ["gpipe", "one_f_one_b", "zb_h1"])
+def test_receives_are_posted_in_batches_long_before_or_in_order_where_there_are_no_tags(name, tags):
+    def receives(item):
+        return isinstance(item, Move) and item.action == "RECV"
+
+    for row in lower(getattr(schedules, name)(4, 40)).ranks:
+        moved = _receives_first(row, tags)
+        assert sorted(map(repr, moved)) == sorted(map(repr, row))
+        assert [i for i in moved if not receives(i)] == [i for i in row if not receives(i)]
+        needed, posted = (  # receive -> how many ops come before it
+            {item: sum(not isinstance(i, Move) for i in order[:at])
+             for at, item in enumerate(order) if receives(item)}
+            for order in (row, moved)
+        )  # fmt: skip
+        ahead = [needed[item] - posted[item] for item in needed if posted[item]]
+        if tags:
+            assert all(needed[item] < 32 for item in needed if not posted[item])
+            assert ahead and 16 <= min(ahead) and max(ahead) < 32, "buffers stay bounded"
+            assert len(set(posted.values())) <= len(row) / 16, "together: each wakes a sender up"
+        else:
+            assert set(ahead) <= {0, 1}
+            messages = [[i for i in order if isinstance(i, Move)] for order in (row, moved)]
+            assert messages[0] == messages[1]
 
 
 def test_wall_clock_is_measured_and_pace_takes_its_time():

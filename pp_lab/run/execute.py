@@ -1,5 +1,7 @@
 """Carry out a schedule: one loop over a rank's row, whatever the schedule."""
 
+from collections import defaultdict
+
 import torch
 
 from ..schedule.op import Move, Op
@@ -128,25 +130,34 @@ def _made(op):
     return kind, op.stage, op.microbatch
 
 
+BATCH = 16  # ops
+
+
 def _receives_first(row, tags):
     """The row with its receives moved up, so that they are under way while ops before run.
 
-    On gloo a send ends when its receive is posted, so a receive posted long before spares its
-    sender a wake-up; 16 ops ahead is as good as all at once, and bounds the buffers. That needs
-    tags, for messages then come in any order. Without tags a receive moves up by one op, and
-    never past another message.
+    On gloo a send ends when its receive is posted, and to post one wakes the sender up. So they are
+    posted long before, and together: those of a batch of ops when the batch before begins, which
+    bounds the buffers. That needs tags, for messages then come in any order. Without tags a
+    receive moves up by one op, and never past another message.
     """
-    ahead = 16 if tags else 1
-    moved, held, ops = [], [], 0  # held: what waits for the receives behind it, `ops` of it ops
+    if not tags:
+        moved, held = [], []
+        for item in row:
+            if type(item) is Move and item.action == "RECV":
+                moved.append(item)
+            elif type(item) is Move:
+                moved += [*held, item]
+                held = []
+            else:
+                moved += held
+                held = [item]
+        return moved + held
+    receives, others, ops = defaultdict(list), defaultdict(list), 0
     for item in row:
         if type(item) is Move and item.action == "RECV":
-            moved.append(item)
-        elif type(item) is Move and not tags:
-            moved, held, ops = [*moved, *held, item], [], 0
+            receives[max(0, ops // BATCH - 1)].append(item)
         else:
-            held.append(item)
+            others[ops // BATCH].append(item)
             ops += type(item) is not Move
-            while ops > ahead:
-                ops -= type(held[0]) is not Move
-                moved.append(held.pop(0))
-    return moved + held
+    return [item for k in range(ops // BATCH + 1) for item in receives[k] + others[k]]
