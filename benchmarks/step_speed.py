@@ -176,7 +176,7 @@ def main():
                     tags=True,  # as when a schedule is run
                     placement=schedule.placement,
                 )
-            times = {}
+            times = {"ours": [], "torch": []}
             for line in printed.getvalue().splitlines():  # [rank 0] KIND SECONDS
                 kind, seconds = line.removeprefix("[rank 0] ").rsplit(" ", 1)
                 times.setdefault(kind, []).append(1000 * float(seconds))
@@ -186,7 +186,7 @@ def main():
                 sep="  ",
                 end="",
             )
-            for kind in times.keys() - {"ours"}:
+            for kind in list(times)[1:]:
                 ratios = [a / b for a, b in zip(times["ours"], times[kind], strict=True)]
                 print(
                     f"  ours/{kind} {statistics.median(ratios):.3f} "

@@ -7,6 +7,7 @@ after every test that no process is left.
 import ctypes
 import mmap
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -197,7 +198,7 @@ print("more:", len(os.listdir("/dev/fd")) - before)
 
 def test_the_server_is_lean_and_starts_no_threads():
     code = """
-import os, torch
+import os, resource, torch
 import pp_lab.run.worker
 before, state = len(os.listdir("/proc/self/task")), torch.random.get_rng_state()
 import pp_lab.run.preload
@@ -207,13 +208,20 @@ print(len(os.listdir("/proc/self/task")) - before)
 with open("/proc/self/smaps_rollup") as file:
     size = {line.split(":")[0]: int(line.split()[1]) for line in file if "kB" in line}
 print(size["AnonHugePages"] / size["Anonymous"])
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(2 << 20) for _ in range(3)]
+    del tensors
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     if not os.path.exists("/proc/self/smaps_rollup"):
         pytest.skip("not Linux")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    threads, huge = done.stdout.splitlines()
+    threads, huge, faults = done.stdout.splitlines()
     assert threads == "0", "what is forked would be without them"
+    if platform.libc_ver()[0] == "glibc":
+        assert int(faults) < 600, "of 6144 pages: what is freed stays for the next step"
     if not _collapses():
         pytest.skip("this Linux has no huge pages to collapse into")
     assert float(huge) > 0.5

@@ -72,4 +72,7 @@ def weight_gradients(later):
 
 
 def _add(parameter, grad):
-    parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+    if parameter.grad is None:
+        parameter.grad = grad
+    else:
+        parameter.grad += grad
