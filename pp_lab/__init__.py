@@ -11,6 +11,8 @@ from .schedule import *  # noqa: F403
 from .schedule import __all__ as _schedule_names
 
 _LAZY = {
+    "Cluster": "plan", "Config": "plan", "Estimate": "plan", "Model": "plan", "Network": "plan",
+    "configurations": "plan", "ranked": "plan",
     "Lab": "run", "P2POp": "run", "Run": "run", "RunError": "run", "Score": "run",
     "blueprint": "show", "chart": "show", "compare": "show", "stack": "show",
     "timeline": "show",

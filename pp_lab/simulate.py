@@ -10,7 +10,7 @@ import sys
 from fractions import Fraction
 
 from .schedule import Cost, Schedule, schedules, simulate
-from .schedule.compare import table
+from .schedule.table import table
 
 NAMES = {
     "gpipe": schedules.gpipe,

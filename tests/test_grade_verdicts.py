@@ -11,9 +11,9 @@ import pytest
 from test_course_zoo import ZOOS, exercises
 
 from pp_lab.course.exercise import Verdict, drawn
-from pp_lab.course.grading.assemble import Course
-from pp_lab.course.grading.main import Grader
-from pp_lab.course.grading.service import Service
+from pp_lab.grade.assemble import Course
+from pp_lab.grade.grader import Grader
+from pp_lab.grade.service import Service
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 10  # seconds for one check; what is graded here takes one or two

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pp_lab import Op
-from pp_lab.course.grading.sandbox import without_magics
-from pp_lab.course.grading.wire import LONGEST, Closed, Opaque, Wire, WireError
+from pp_lab.grade.sandbox import without_magics
+from pp_lab.grade.wire import LONGEST, Closed, Opaque, Wire, WireError
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def test_a_stand_in_for_a_rank_is_at_the_micro_batch_that_the_rank_is_at():
     """What is random in a stage depends on it."""
     from types import SimpleNamespace
 
-    from pp_lab.course.grading.answer import RemoteRank
-    from pp_lab.run.model import Stage
+    from pp_lab.grade.remote import RemoteRank
+    from pp_lab.run.problem import Stage
 
     stage = Stage([torch.nn.Dropout(0.5)], [7])
     proxy = RemoteRank(SimpleNamespace(modules={(0, 0): stage}), None)

@@ -15,7 +15,7 @@ from programs import backwards, forwards, gpipe
 
 import pp_lab as pp
 from pp_lab import RunError
-from pp_lab.run.launch import NotAttempted
+from pp_lab.run.failures import NotAttempted
 
 LIMIT = 10  # seconds, the longest wait for an explanation
 
@@ -552,6 +552,6 @@ def test_a_killed_server_is_started_again(lab):
 
 def test_ranks_that_have_all_ended_are_in_no_deadlock():
     """The parent may look between the last report and its own next step, however long that is."""
-    from pp_lab.run import explain
+    from pp_lab.run import failures
 
-    assert explain.deadlock(["done", "done"], tags=True) is None
+    assert failures.deadlock(["done", "done"], tags=True) is None

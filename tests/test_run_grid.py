@@ -8,7 +8,7 @@ import torch
 import pp_lab as pp
 from pp_lab import Cost, Grid, schedules, simulate
 from pp_lab.run.lab import ProblemError
-from pp_lab.run.tensor import ParallelMLP
+from pp_lab.run.tensor_parallel import ParallelMLP
 
 TWO = Grid(dp=2, pp=2)
 COST = Cost(F=1, B=2, sync=3)

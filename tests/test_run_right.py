@@ -284,8 +284,8 @@ def test_at_a_pace_an_op_takes_what_is_declared_where_the_machine_wakes_up_late(
             assert seconds > 0
             self.now += seconds + next(self.late)
 
-    monkeypatch.setattr(pp.run.clocks, "time", Machine())
-    clock = pp.run.clocks.PaceClock(Cost(F=1, B=2), unit=0.02, turn=0.1)
+    monkeypatch.setattr(pp.run.rank_clocks, "time", Machine())
+    clock = pp.run.rank_clocks.PaceClock(Cost(F=1, B=2), unit=0.02, turn=0.1)
     took = []
     for i in range(20):
         start = clock.start()

@@ -9,8 +9,8 @@ import pytest
 
 import pp_lab
 from pp_lab.schedule import Cost, Schedule, schedules, simulate, verify
-from pp_lab.schedule.compare import table
-from pp_lab.show.compare import compare
+from pp_lab.schedule.table import table
+from pp_lab.show.comparison import compare
 
 
 def command(*arguments):

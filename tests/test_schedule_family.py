@@ -18,8 +18,8 @@ from pp_lab.schedule import (
     verify,
 )
 from pp_lab.schedule.bound import bound_of
-from pp_lab.schedule.compare import share
 from pp_lab.schedule.schedules import alternate
+from pp_lab.schedule.table import share
 
 F1B2 = Cost(F=1, B=2)
 

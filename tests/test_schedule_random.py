@@ -21,7 +21,6 @@ from pp_lab.schedule import (
 )
 from pp_lab.schedule import schedules as library
 from pp_lab.schedule.bound import bound_of
-from pp_lab.schedule.lower import messages
 
 often = settings(
     max_examples=100,
@@ -134,7 +133,7 @@ def test_lowered_a_rank_sends_at_once_and_waits_only_when_it_has_nothing_to_run(
             elif event.start > free and not unsent:  # it waits for a message
                 following = next(e.op for e in row[k:] if e.op.parts)
                 received = {e.op for e in row[:k]}
-                wanted = {receive for _, receive, *_ in messages(schedule, rank, following)}
+                wanted = {receive for _, receive, *_ in schedule.incoming(rank, following)}
                 assert wanted - received, f"{following} could have run"
             free = event.end
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageColor
 from pp_lab.schedule import Cost, LabError, Op, Pair, Schedule, Trace, schedules, simulate
 from pp_lab.schedule.op import parse
 from pp_lab.show import assets, bundle, stack, timeline
-from pp_lab.show.explain import Explainer
+from pp_lab.show.explainer import Explainer
 from pp_lab.show.layout import held, memory
 from pp_lab.show.palette import KINDS, LABEL, MARK, fill
 from pp_lab.show.picture import SHARPNESS

@@ -6,7 +6,7 @@ import re
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from pp_lab.course.lab05 import keeping
+from pp_lab.run.recompute import keeping
 
 # ---- held_layers
 

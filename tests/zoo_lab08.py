@@ -1,7 +1,7 @@
 """Answers to the exercises of lab 8: right ones, and wrong ones with what each must be told."""
 
 from pp_lab import Op, Pair, schedules
-from pp_lab.schedule.constraints import Megatron
+from pp_lab.plan import Megatron
 
 # ---- combined 1F1B of one rank
 

@@ -1,1 +1,1 @@
-"""The course room: exercises and their checks, release, doctor."""
+"""The course room: the exercises and their checks, the release of a lab, the doctor."""

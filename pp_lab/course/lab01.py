@@ -4,7 +4,9 @@ from fractions import Fraction
 
 from ..run import Lab
 from ..schedule import Cost, Op, Schedule, ScheduleError, loop, schedules, simulate, verify
-from .exercise import exercise, over, recognised
+from .exercise import exercise, over
+from .forms import numbers, recognised, rows, within
+from .words import because, call, missing, short, show
 
 COST = Cost(F=1, B=2)
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 4), (4, 2), (4, 8), (5, 3), (8, 32)]
@@ -14,92 +16,89 @@ SIZES = [(1, 1), (2, 1), (2, 2), (3, 4), (4, 2), (4, 8), (5, 3), (8, 32)]
 def bubble(verdict, answer):
     """`bubble(p, m)`: which part of all ranks' time GPipe leaves idle."""
     mistakes = [
-        (
-            lambda p, m: (p - 1) / m,
-            "that is idle time over busy time, (p-1)/m. The bubble is idle "
-            "time over all time: the whole step takes m + p - 1 slots, not m",
-        ),
-        (
-            lambda p, m: m / (m + p - 1),
-            "that is the busy part. The bubble is what is left, the idle part",
-        ),
-        (
-            lambda p, m: 100 * (p - 1) / (m + p - 1),
-            "that is in per cent: give a part, between 0 and 1",
-        ),
-        (
-            lambda p, m: 3 * (p - 1),
-            "that is a rank's idle time. Divide it by the time of the whole step",
-        ),
-        (
-            lambda p, m: (p - 1) / (m + p),
-            "one slot too many: the last micro-batch enters after "
-            "m - 1 slots and is through p slots later, m + p - 1 in all",
-        ),
-        (
-            lambda p, m: p / (m + p),
-            "the first rank's first slot is not idle: a rank waits for p - 1 slots, not for p",
-        ),
+        (lambda p, m: (p - 1) / m,
+         "that is idle time over busy time, (p-1)/m. The bubble is idle time over all time: the "
+         "whole step takes m + p - 1 slots, not m"),
+        (lambda p, m: m / (m + p - 1),
+         "that is the busy part. The bubble is what is left, the idle part"),
+        (lambda p, m: 100 * (p - 1) / (m + p - 1),
+         "that is in per cent: give a part, between 0 and 1"),
+        (lambda p, m: 3 * (p - 1),
+         "that is a rank's idle time. Divide it by the time of the whole step"),
+        (lambda p, m: (p - 1) / (m + p),
+         "one slot too many: the last micro-batch enters after m - 1 slots and is through p slots "
+         "later, m + p - 1 in all"),
+        (lambda p, m: p / (m + p),
+         "the first rank's first slot is not idle: a rank waits for p - 1 slots, not for p"),
         (lambda p, m: 1 / m, "it also depends on p: look at a picture with more ranks"),
-    ]
-    for p, m in verdict.sizes(SIZES):
-        value = verdict.number(f"bubble(p={p}, m={m})", answer(p, m))
-        trace = simulate(schedules.gpipe(p, m), COST)
-        if abs(value - trace.bubble) > 1e-9:
-            known = recognised(answer, mistakes, SIZES)
-            verdict.fail(
-                f"bubble(p={p}, m={m}) is {_show(value)}, but the simulated bubble is "
-                f"{_show(trace.bubble)}"
-                + (
-                    f": {known}"
-                    if known
-                    else ". Count the idle slots of one rank, over all of its slots"
-                )
-            )
+    ]  # fmt: skip
+    numbers(
+        verdict,
+        answer,
+        verdict.sizes(SIZES),
+        call=lambda *size: call("bubble", "p m", size),
+        right=lambda p, m: simulate(schedules.gpipe(p, m), COST).bubble,
+        wrong=lambda size, value, simulated: (
+            f"{call('bubble', 'p m', size)} is {show(value)}, but the simulated bubble is "
+            f"{show(simulated)}"
+        ),
+        mistakes=mistakes,
+        otherwise=". Count the idle slots of one rank, over all of its slots",
+    )
     verdict.expect(True, f"equal to the simulated bubble for {len(SIZES)} sizes", "", points=1)
 
 
 @exercise(points=1)
 def cut(verdict, answer):
     """`cut(blocks, p)`: a list of blocks into p stages."""
-    for p, blocks in verdict.sizes([(4, 8), (4, 10), (3, 7), (5, 5), (1, 6), (2, 9)]):
-        call = f"cut of {blocks} blocks for p={p}"
-        names = [f"block {k}" for k in range(blocks)]
-        stages = answer(list(names), p)
-        if not isinstance(stages, (list, tuple)) or not all(
-            isinstance(s, (list, tuple)) for s in stages
-        ):
-            verdict.fail(f"{call} gives {stages!r}: return a list of p lists of blocks")
-        sizes = [len(stage) for stage in stages]
-        flat = [block for stage in stages for block in stage]
-        verdict.expect(
-            len(stages) == p, f"{call}: {p} stages", f"{call} gives {len(stages)} stages, not {p}"
+    sizes = verdict.sizes([(4, 8), (4, 10), (3, 7), (5, 5), (1, 6), (2, 9)])
+    p, blocks = verdict.size(4, 10)  # of the run
+    for size in dict.fromkeys([*sizes, (p, blocks)]):
+        _cut(verdict, answer, *size)
+
+    def confirm():
+        lab = Lab(p, 4, cut=[len(stage) for stage in answer(list(range(blocks)), p)])
+        verdict.agree(lab, lab.run(schedules.gpipe(p, 4)), points=1)
+
+    verdict.on_ranks(1, confirm)
+
+
+def _cut(verdict, answer, p, blocks):
+    """One list of blocks: consecutive stages, nearly equal, and no block lost."""
+    where = f"cut of {blocks} blocks for p={p}"
+    names = [f"block {k}" for k in range(blocks)]
+    stages = answer(list(names), p)
+    if not isinstance(stages, (list, tuple)) or not all(
+        isinstance(s, (list, tuple)) for s in stages
+    ):
+        verdict.fail(f"{where} gives {short(stages)}: return a list of p lists of blocks")
+    sizes = [len(stage) for stage in stages]
+    flat = [block for stage in stages for block in stage]
+    verdict.expect(
+        len(stages) == p, f"{where}: {p} stages", f"{where} gives {len(stages)} stages, not {p}"
+    )
+    lost = [name for name in names if name not in flat]
+    if lost:
+        verdict.fail(
+            f"{where}: {lost[0]} is in no stage. {blocks} is not always a multiple of "
+            "p: what happens to the rest?"
         )
-        lost = [name for name in names if name not in flat]
-        if lost:
-            verdict.fail(
-                f"{call}: {lost[0]} is in no stage. {blocks} is not always a multiple of "
-                "p: what happens to the rest?"
-            )
-        double = [name for name in names if flat.count(name) > 1]
-        if double:
-            verdict.fail(f"{call}: {double[0]} is in two stages")
-        if flat != names:
-            verdict.fail(
-                f"{call}: the blocks are out of order, {flat}. A stage is consecutive "
-                "blocks: what a stage gives is what the next one takes"
-            )
-        if min(sizes) == 0:
-            verdict.fail(f"{call}: stage {sizes.index(0)} is empty")
-        if max(sizes) - min(sizes) > 1:
-            verdict.fail(
-                f"{call}: stages of {sizes} blocks. The slowest stage sets the pace, so "
-                "their sizes should differ by one block at most"
-            )
-        verdict.reasons[-1] = ("yes", f"{call}: stages of {sizes}")
-    p, blocks = verdict.size(4, 10)
-    lab = Lab(p, 4, cut=[len(stage) for stage in answer(list(range(blocks)), p)])
-    verdict.agree(lab, lab.run(schedules.gpipe(p, 4)), points=1)
+    double = [name for name in names if flat.count(name) > 1]
+    if double:
+        verdict.fail(f"{where}: {double[0]} is in two stages")
+    if flat != names:
+        verdict.fail(
+            f"{where}: the blocks are out of order, {flat}. A stage is consecutive "
+            "blocks: what a stage gives is what the next one takes"
+        )
+    if min(sizes) == 0:
+        verdict.fail(f"{where}: stage {sizes.index(0)} is empty")
+    if max(sizes) - min(sizes) > 1:
+        verdict.fail(
+            f"{where}: stages of {sizes} blocks. The slowest stage sets the pace, so "
+            "their sizes should differ by one block at most"
+        )
+    verdict.reasons[-1] = ("yes", f"{where}: stages of {sizes}")
 
 
 @exercise(points=2)
@@ -184,66 +183,63 @@ def _program(verdict, answer, schedule, sizes):
 @exercise(points=2)
 def in_flight(verdict, answer):
     """`in_flight(p, m, r)`: how many activations rank r of 1F1B holds at its worst moment."""
+    warmup = (
+        "that is the warm-up. In the steady state a rank does one more forward before its first "
+        "backward"
+    )
     mistakes = [
         (lambda p, m, r: p - r, "with few micro-batches there are not so many to hold"),
-        (
-            lambda p, m, r: min(p - 1 - r, m),
-            "that is the warm-up. In the steady state a rank does "
-            "one more forward before its first backward",
-        ),
-        (
-            lambda p, m, r: p - 1 - r,
-            "that is the warm-up. In the steady state a rank does one "
-            "more forward before its first backward",
-        ),
+        (lambda p, m, r: min(p - 1 - r, m), warmup),
+        (lambda p, m, r: p - 1 - r, warmup),
         (lambda p, m, r: m, "that is GPipe. 1F1B frees one activation before it adds the next"),
         (lambda p, m, r: min(p, m), "that is the first rank. Later ranks hold less"),
-        (
-            lambda p, m, r: min(r + 1, m),
-            "the other way round: the first rank waits longest for "
-            "its first backward, so it holds most",
+        (lambda p, m, r: min(r + 1, m),
+         "the other way round: the first rank waits longest for its first backward, so it holds "
+         "most"),
+    ]  # fmt: skip
+    sizes, on_ranks = verdict.sizes(SIZES), verdict.sizes([(4, 8), (4, 2)])
+    peaks = {
+        (p, m): simulate(schedules.one_f_one_b(p, m), COST).peak_activations
+        for p, m in [*sizes, *on_ranks]
+    }
+    numbers(
+        verdict,
+        answer,
+        [(p, m, r) for p, m in peaks for r in range(p)],
+        call=lambda *case: call("in_flight", "p m r", case),
+        right=lambda p, m, r: peaks[p, m][r],
+        wrong=lambda case, value, held: (
+            f"{call('in_flight', 'p m r', case)} is {show(value)}, but rank {case[2]} holds {held}"
         ),
-    ]
-    sizes = verdict.sizes(SIZES)
-    for p, m in sizes:
-        measured = simulate(schedules.one_f_one_b(p, m), COST).peak_activations
-        for r in range(p):
-            value = verdict.number(f"in_flight(p={p}, m={m}, r={r})", answer(p, m, r))
-            if value != measured[r]:
-                known = recognised(
-                    answer, mistakes, [(p, m, r) for p, m in sizes for r in range(p)]
-                )
-                verdict.fail(
-                    f"in_flight(p={p}, m={m}, r={r}) is {_show(value)}, but rank {r} "
-                    f"holds {measured[r]}" + (f": {known}" if known else "")
-                )
+        mistakes=mistakes,
+        near=0,
+    )
     verdict.expect(
         True, f"equal to the simulated peak on every rank, for {len(SIZES)} sizes", "", points=1
     )
-    for p, m in verdict.sizes([(4, 8), (4, 2)]):
-        lab = Lab(p, m)
-        held = lab.run(schedules.one_f_one_b(p, m)).peak_activations
-        verdict.expect(
-            [answer(p, m, r) for r in range(p)] == held,
-            f"p={p}, m={m}: {held}, as counted on real ranks",
-            f"p={p}, m={m}: the ranks counted {held}",
-        )
-    verdict.points += 1
+
+    def confirm():
+        for p, m in on_ranks:
+            held = Lab(p, m).run(schedules.one_f_one_b(p, m)).peak_activations
+            verdict.expect(
+                [answer(p, m, r) for r in range(p)] == held,
+                f"p={p}, m={m}: {held}, as counted on real ranks",
+                f"p={p}, m={m}: the ranks counted {held}",
+            )
+        verdict.points += 1
+
+    verdict.on_ranks(1, confirm)
 
 
 @exercise(points=2)
 def enough(verdict, answer):
     """`enough(p, most)`: the smallest m whose bubble is at most `most`."""
     mistakes = [
-        (
-            lambda p, most: -((1 - p) / most // 1),
-            "that solves (p-1)/m. The bubble is (p-1)/(m+p-1)",
-        ),
-        (
-            lambda p, most: 4 * p,
-            "4p is a rule of thumb and does not depend on the bubble that is wanted",
-        ),
-    ]
+        (lambda p, most: -((1 - p) / most // 1),
+         "that solves (p-1)/m. The bubble is (p-1)/(m+p-1)"),
+        (lambda p, most: 4 * p,
+         "4p is a rule of thumb and does not depend on the bubble that is wanted"),
+    ]  # fmt: skip
     cases = [
         (4, Fraction(1, 10)),
         (8, Fraction(1, 10)),
@@ -258,27 +254,21 @@ def enough(verdict, answer):
             (verdict.random.randint(min(p, 2), 2 * p), Fraction(1, verdict.random.randint(2, 60)))
             for p, _ in cases
         ]
+    given = {(p, float(most)): answer(p, float(most)) for p, most in cases}
     for p, most in cases:
-        value = verdict.number(f"enough(p={p}, most={float(most)})", answer(p, float(most)))
-        call = f"enough(p={p}, most={float(most):.4g}) is {_show(value)}"
+        value = verdict.number(f"enough(p={p}, most={float(most)})", given[p, float(most)])
+        asked = f"enough(p={p}, most={float(most):.4g}) is {show(value)}"
         if value != int(value) or value < 1:
-            verdict.fail(f"{call}: a number of micro-batches is whole, and at least 1")
-        got = simulate(schedules.one_f_one_b(p, int(value)), COST).bubble
-        smaller = (
-            int(value) > 1
-            and simulate(schedules.one_f_one_b(p, int(value) - 1), COST).bubble <= most
-        )
+            verdict.fail(f"{asked}: a number of micro-batches is whole, and at least 1")
+        m = int(value)
+        got = simulate(schedules.one_f_one_b(p, m), COST).bubble
+        smaller = m > 1 and simulate(schedules.one_f_one_b(p, m - 1), COST).bubble <= most
         if got > most or smaller:
-            known = recognised(answer, mistakes, [(p, float(most)) for p, most in cases])
-            verdict.fail(
-                f"{call}, with a bubble of {_show(got)}"
-                + (
-                    ", which is too much"
-                    if got > most
-                    else f", but {int(value) - 1} micro-batches are enough already"
-                )
-                + (f": {known}" if known else "")
-            )
+            why = f"but {m - 1} micro-batches are enough already"
+            if got > most:
+                why = "which is too much"
+            why += because(recognised(given, mistakes))
+            verdict.fail(f"{asked}, with a bubble of {show(got)}, {why}")
     verdict.expect(True, f"the smallest m in all of {len(cases)} cases", "", points=2)
 
 
@@ -294,7 +284,7 @@ def is_legal(verdict, answer):
             hint = f"{hint} ({error.reason})"
         got = answer([list(row) for row in ranks], stages, m)
         if not isinstance(got, bool):
-            verdict.fail(f"{name}: is_legal gives {got!r}, not True or False")
+            verdict.fail(f"{name}: is_legal gives {short(got)}, not True or False{missing(got)}")
         verdict.expect(
             got == legal,
             f"{name}: {'legal' if legal else 'not legal'}",
@@ -442,33 +432,16 @@ def published_chart(p, m, mended=False):
 @exercise(points=3)
 def as_data(verdict, answer):
     """`one_f_one_b_ops(p, m)`: 1F1B as a list of `Op` for each rank."""
-    for p, m in verdict.sizes(SIZES):
+    sizes, run_size = verdict.sizes(SIZES), verdict.size(4, 8)
+    for p, m in dict.fromkeys([*sizes, run_size]):
         verdict.reasons.append(("note", f"p={p}, m={m}"))
-        ranks = answer(p, m)
-        if not isinstance(ranks, (list, tuple)) or not all(
-            isinstance(row, (list, tuple)) for row in ranks
-        ):
-            verdict.fail(f"{ranks!r} is not a list of ops for each rank: is a return missing?")
-        if len(ranks) != p:
-            verdict.fail(f"there are lists for {len(ranks)} ranks, not for {p}")
-        schedule = Schedule("yours", ranks, loop(p), m)
+        schedule = Schedule("yours", rows(verdict, "", answer(p, m), p), loop(p), m)
         verify(schedule)
         trace, target = simulate(schedule, COST), simulate(schedules.one_f_one_b(p, m), COST)
         if (p, m) == (4, 8) and trace != target:  # where it is the same, exercise 6 has shown it
             verdict.figure = over(trace, target)
-        verdict.expect(
-            trace.makespan <= target.makespan,
-            f"makespan {trace.makespan}",
-            f"makespan {trace.makespan}, but {target.makespan} is possible. Does each "
-            "rank do p-1-r forwards first, and then a forward before each backward?",
-        )
-        full = [r for r in range(p) if trace.peak_activations[r] > target.peak_activations[r]]
-        if full:
-            r = full[0]
-            verdict.fail(
-                f"rank {r} holds {trace.peak_activations[r]} activations, but "
-                f"{target.peak_activations[r]} are enough: start its backwards earlier"
-            )
+        fast = f"makespan {trace.makespan}"
+        within(verdict, trace, target, slow=_slow, full=_full, fast=fast)
         del verdict.reasons[-2:]
     verdict.expect(
         True,
@@ -476,10 +449,24 @@ def as_data(verdict, answer):
         "",
         points=2,
     )
-    p, m = verdict.size(4, 8)
-    lab = Lab(p, m, seed=verdict.seed(0))
-    verdict.agree(lab, lab.run(answer), points=1)
+
+    def confirm():
+        p, m = run_size
+        lab = Lab(p, m, seed=verdict.seed(0))
+        verdict.agree(lab, lab.run(answer), points=1)
+
+    verdict.on_ranks(1, confirm)
 
 
-def _show(value):
-    return f"{float(value):.6g}"
+def _slow(trace, target):
+    return (
+        f"makespan {trace.makespan}, but {target.makespan} is possible. Does each rank do p-1-r "
+        "forwards first, and then a forward before each backward?"
+    )
+
+
+def _full(rank, held, enough):
+    return (
+        f"rank {rank} holds {held} activations, but {enough} are enough: start its backwards "
+        "earlier"
+    )

@@ -1,15 +1,15 @@
 """The checks of labs/04_dualpipe.ipynb. Each takes the learner's functions and gives a `Score`."""
 
-import torch
-
 from ..run import Lab
-from ..run.execute import Plan
-from ..run.rank import StepError
-from ..schedule import Cost, Op, Pair, Schedule, ScheduleError, lower, schedules, simulate, verify
+from ..run.failures import StepError
+from ..run.late import Late
+from ..schedule import Cost, Pair, Schedule, ScheduleError, lower, schedules, simulate, verify
 from ..schedule.blocks import PERIOD, repeated
 from ..schedule.schedule import Placement, bidirectional, vshape
-from ..show import timeline
-from .exercise import exercise
+from . import building_block, dualpipe_steps, forms, words
+from .exercise import exercise, over
+
+torch, execute = Late("torch"), Late("pp_lab.run.execute")
 
 SHARE = Cost(F=1, B=2, pair=3)  # of a rank's whole share of the model
 HIDDEN = Cost(F=1, B=2, pair=2)  # the forward of a pair is hidden behind its backward
@@ -23,36 +23,20 @@ FOLD = Cost(F=1, B=2).split(2)  # of one of the two stages on a V
 def placements(verdict, v_placement, two_way_placement):
     """`v_placement(p)`: the rank of each of 2p stages; `two_way_placement(p)`: of two copies."""
     mistakes = [
-        (
-            lambda p: [s % p for s in range(2 * p)],
-            "that is the loop of interleaved 1F1B: it jumps from the last rank to rank 0. On a V "
-            "the way back goes up the same ranks, and stage p is where stage p-1 is",
-        ),
-        (
-            lambda p: [s // 2 for s in range(2 * p)],
-            "neighbouring stages share a rank there: that is a pipeline without a fold, with two "
-            "small stages in place of one",
-        ),
-        (
-            lambda p: [*range(p), *range(p - 2, -1, -1), 0],
-            "at the fold, stage p-1 and stage p are both on the last rank",
-        ),
-        (
-            lambda p: [(r, 2 * p - 1 - r) for r in range(p)],
-            "that lists the stages of each rank. Turn it round: the rank of each stage",
-        ),
-        (
-            lambda p: [[r, 2 * p - 1 - r] for r in range(p)],
-            "that lists the stages of each rank. Turn it round: the rank of each stage",
-        ),
-        (lambda p: [*range(p)], "that places the way down only. There are 2p stages"),
-    ]
+        (lambda p: [s % p for s in range(2 * p)], "that is the loop of interleaved 1F1B: it jumps "
+         "from the last rank to rank 0. On a V the way back goes up the same ranks, and stage p is "
+         "where stage p-1 is"),
+        (lambda p: [s // 2 for s in range(2 * p)], "neighbouring stages share a rank there: that "
+         "is a pipeline without a fold, with two small stages in place of one"),
+        (lambda p: [*range(p), *range(p - 2, -1, -1), 0], "at the fold, stage p-1 and stage p are "
+         "both on the last rank"),
+    ]  # fmt: skip
     sizes = [_size(verdict, p) for p in (3, 4, 2, 1)]
     for p in sizes:
         _owners(verdict, f"v_placement({p})", v_placement(p), p, 2 * p)
         got, right = list(v_placement(p)), list(vshape(p).copies[0])
         if got != right:
-            known = next((text for f, text in mistakes if f(p) == got), None)
+            known = forms.recognised({(p,): got}, mistakes)
             s = next(s for s in range(2 * p) if got[s] != right[s])
             verdict.fail(
                 f"v_placement({p}) is {got}: "
@@ -61,12 +45,14 @@ def placements(verdict, v_placement, two_way_placement):
         m = 2 * p
         rows = schedules.zb_v(p, m).ranks
         verify(Schedule("ZB-V", rows, Placement("V", (tuple(got),)), m))
-    verdict.expect(True, f"v_placement: ZB-V runs on it for p = {_list(sizes)}", "", points=1)
+    verdict.expect(
+        True, f"v_placement: ZB-V runs on it for p = {words.listed(sizes)}", "", points=1
+    )
 
     for p in [_size(verdict, p, even=True) for p in (4, 2, 6)]:
         call, copies = f"two_way_placement({p})", two_way_placement(p)
         if not isinstance(copies, (list, tuple)):
-            verdict.fail(f"{call} gives {copies!r}: return two lists, one for each copy")
+            verdict.fail(f"{call} gives {words.short(copies)}: return two lists, one for each copy")
         if len(copies) == p and all(isinstance(row, (list, tuple)) for row in copies) and p != 2:
             verdict.fail(
                 f"{call} gives {p} lists, one for each rank. Give one list for each copy of the "
@@ -97,7 +83,9 @@ def placements(verdict, v_placement, two_way_placement):
 def _owners(verdict, call, owners, p, stages):
     """A list with a rank for each of so many stages, as a placement has to be."""
     if not isinstance(owners, (list, tuple)):
-        verdict.fail(f"{call} gives {owners!r}: return a list with a rank for each stage")
+        verdict.fail(
+            f"{call} gives {words.short(owners)}: return a list with a rank for each stage"
+        )
     if all(isinstance(x, int) and not isinstance(x, bool) for x in owners):
         if len(owners) != stages:
             verdict.fail(
@@ -109,11 +97,11 @@ def _owners(verdict, call, owners, p, stages):
             verdict.fail(f"{call} names rank {wrong}, but ranks are 0 to {p - 1}")
     elif any(isinstance(x, (list, tuple)) for x in owners):
         verdict.fail(
-            f"{call} gives {list(owners)!r}: that lists the stages of each rank. Turn it round: "
-            "the rank of each stage, one number per stage"
+            f"{call} gives {words.short(list(owners))}: that lists the stages of each rank. Turn "
+            "it round: the rank of each stage, one number per stage"
         )
     else:
-        verdict.fail(f"{call} gives {list(owners)!r}: ranks are whole numbers")
+        verdict.fail(f"{call} gives {words.short(list(owners))}: ranks are whole numbers")
 
 
 # ---- schedules
@@ -123,24 +111,22 @@ def _owners(verdict, call, owners, p, stages):
 def zb_v(verdict, answer):
     """`zb_v(p, m)`: ZB-V as a list of `Op` for each rank, for m >= 2p-1."""
     sizes = [_v_size(verdict, p, m) for p, m in ((4, 8), (3, 5), (2, 6), (1, 2))]
+    judged = {}
     for p, m in sizes:
-        target = simulate(schedules.zb_v(p, m), FOLD)
-        trace = _timed(verdict, answer, p, m, vshape(p), FOLD, _zb_v_hint)
-        if trace != target and verdict.figure is None:
-            verdict.figure = timeline(trace, predicted=target)
-        _as_fast(verdict, trace, target, p, m, _slow_on_a_v)
-        span = "the longest rank's own span is"
+        make, costs = schedules.zb_v, [FOLD]
+        trace, target = _as_good(verdict, answer, make, p, m, costs, _zb_v_hint, _slow_on_a_v)
         if trace.span > target.span:
             verdict.fail(
-                f"p={p}, m={m}: {span} {trace.span}, but {target.span} is possible: " + _gap(trace)
+                f"p={p}, m={m}: the longest rank's own span is {trace.span}, but {target.span} is "
+                "possible: " + _gap(trace)
             )
-        _in_memory(verdict, trace, target, p, m)
-    p, m = sizes[0]
+        judged[p, m] = trace
     verdict.figure = None
     verdict.expect(
         True, f"legal, without a gap and within p activations for {_sizes(sizes)}", "", points=3
     )
-    _real(verdict, answer, p, m, vshape(p), FOLD, 2 * p)
+    p, m = sizes[0]
+    _on_ranks(verdict, judged[p, m], 2 * p)
 
 
 def _zb_v_hint(error, p, m):
@@ -155,7 +141,7 @@ def _zb_v_hint(error, p, m):
     return None
 
 
-def _slow_on_a_v(trace, m):
+def _slow_on_a_v(trace):
     ops = [op for row in trace.schedule.ranks for item in row for op in item.parts]
     if any(op.kind == "B" for op in ops):
         return "there are full backwards (B) in it: split them, I at once and W where there is room"
@@ -185,38 +171,35 @@ def _gap(trace):
 def dualpipe(verdict, answer):
     """`dualpipe(p, m)`: DualPipe as a list of `Op` and `Pair` for each rank; p, m even, m >= 2p."""
     sizes = [_dual_size(verdict, p, m) for p, m in ((4, 8), (2, 4), (8, 16), (6, 14))]
-    _two_ways(verdict, answer, sizes, schedules.dualpipe, bidirectional, 1, _dualpipe_hint)
+    judged = _two_ways(verdict, answer, schedules.dualpipe, sizes, 1, _dualpipe_hint)
     p, m = sizes[0]
     verdict.expect(True, f"legal, as fast as DualPipe and in p+1 activations for {_sizes(sizes)}",
                    "", points=2)  # fmt: skip
-    _real(verdict, answer, p, m, bidirectional(p), SHARE, p + 1)
+    _on_ranks(verdict, judged[p, m], p + 1)
 
 
 @exercise(points=2)
 def dualpipe_v(verdict, answer):
     """`dualpipe_v(p, m)`: the same on a V of 2p stages; any p, m >= 2p."""
     sizes = [_v_size(verdict, p, m) for p, m in ((4, 10), (2, 4), (3, 6), (1, 2))]
-    _two_ways(verdict, answer, sizes, schedules.dualpipe_v, vshape, 2, _dualpipe_v_hint)
+    judged = _two_ways(verdict, answer, schedules.dualpipe_v, sizes, 2, _dualpipe_v_hint)
     p, m = sizes[0]
     verdict.expect(True, f"legal, as fast as DualPipeV and in its memory for {_sizes(sizes)}",
                    "", points=1)  # fmt: skip
-    _real(verdict, answer, p, m, vshape(p), SHARE.split(2), 2 * p + 1)
+    _on_ranks(verdict, judged[p, m], 2 * p + 1)
 
 
-def _two_ways(verdict, answer, sizes, schedule, placement, v, hint):
-    """Legal, and as good as `schedule`: with pairs that gain nothing, and with free ones."""
+def _two_ways(verdict, answer, make, sizes, v, hint):
+    """As good as `make`'s schedules, with pairs that gain nothing, and with free ones. Returns
+    {(p, m): trace}, of the former."""
+    costs, judged = [SHARE.split(v), HIDDEN.split(v)], {}
     for p, m in sizes:
-        for cost in (SHARE.split(v), HIDDEN.split(v)):
-            target = simulate(schedule(p, m), cost)
-            trace = _timed(verdict, answer, p, m, placement(p), cost, hint)
-            if trace != target and verdict.figure is None:
-                verdict.figure = timeline(trace, predicted=target)
-            _as_fast(verdict, trace, target, p, m, _slow_two_ways)
-            _in_memory(verdict, trace, target, p, m)
+        judged[p, m], _ = _as_good(verdict, answer, make, p, m, costs, hint, _slow_two_ways)
     verdict.figure = None
+    return judged
 
 
-def _slow_two_ways(trace, m):
+def _slow_two_ways(trace):
     kinds = {type(item) for row in trace.schedule.ranks for item in row}
     ops = {op.kind for row in trace.schedule.ranks for item in row for op in item.parts}
     if Pair not in kinds:
@@ -264,52 +247,57 @@ def _dualpipe_v_hint(error, p, m):
     return None
 
 
-def _timed(verdict, answer, p, m, placement, cost, hint):
-    """The learner's schedule, if it is one and is legal, simulated."""
-    rows = answer(p, m)
-    if not isinstance(rows, (list, tuple)) or not all(isinstance(r, (list, tuple)) for r in rows):
-        shown = repr(rows)
-        verdict.fail(
-            f"p={p}, m={m}: {shown[:60]}{' …' * (len(shown) > 60)} is not a list of ops for each "
-            "rank" + (": is a return missing?" if rows is None else "")
-        )
-    if len(rows) != p:
-        verdict.fail(f"p={p}, m={m}: there are lists for {len(rows)} ranks, not for {p}")
-    schedule = Schedule("yours", rows, placement, m)
+def _as_good(verdict, answer, make, p, m, costs, hint, slow):
+    """A legal schedule, under each cost as fast as `make`'s, and in its memory; or the check ends.
+
+    hint: a function (error, p, m) -> what to say first of a schedule that is refused, or None;
+    slow: a function (trace) -> where a schedule loses its time. Returns (trace, target) under the
+    first cost.
+    """
+    where, best = f"p={p}, m={m}: ", make(p, m)
+    ranks = forms.rows(verdict, words.call(make.__name__, "p m", (p, m)), answer(p, m), p)
+    schedule = Schedule("yours", ranks, best.placement, m)
     try:
         verify(schedule)
     except ScheduleError as error:
         more = hint(error, p, m)
-        verdict.fail(
-            f"p={p}, m={m}: {more}. In detail: {error}" if more else f"p={p}, m={m}: {error}"
+        verdict.fail(where + (f"{more}. In detail: {error}" if more else str(error)))
+    traces = [(simulate(schedule, cost), simulate(best, cost)) for cost in costs]
+    for trace, target in traces:
+        if trace != target and verdict.figure is None:
+            verdict.figure = over(trace, target)
+        forms.within(
+            verdict,
+            trace,
+            target,
+            slow=lambda trace, target: (
+                f"with {trace.cost} it takes {trace.makespan}, but {target.makespan} is possible: "
+                + slow(trace)
+            ),
+            full=_full,
+            where=where,
+            caps=[max(target.peak_activations)] * p,
         )
-    return simulate(schedule, cost)
+    return traces[0]
 
 
-def _as_fast(verdict, trace, target, p, m, why):
-    if trace.makespan > target.makespan:
-        verdict.fail(
-            f"p={p}, m={m}: with {trace.cost} it takes {trace.makespan}, but {target.makespan} is "
-            f"possible: {why(trace, m)}"
-        )
+def _full(rank, held, enough):
+    """The sentence for a rank that holds too much."""
+    return (
+        f"rank {rank} holds {held} activations, but {enough} are enough: it runs forwards, or puts "
+        "off weight gradients, longer than it has to"
+    )
 
 
-def _in_memory(verdict, trace, target, p, m):
-    most = max(target.peak_activations)
-    over = [r for r, held in enumerate(trace.peak_activations) if held > most]
-    if over:
-        r = over[0]
-        verdict.fail(
-            f"p={p}, m={m}: rank {r} holds {trace.peak_activations[r]} activations, but {most} are "
-            "enough: it runs forwards, or puts off weight gradients, longer than it has to"
-        )
+def _on_ranks(verdict, trace, most):
+    """A schedule that a simulation has found good, on real processes: in no more memory."""
+    schedule = trace.schedule
 
+    def check():
+        lab = Lab(schedule.stages, schedule.microbatches, seed=verdict.seed(schedule.p))
+        verdict.agree(lab, lab.run(schedule, cost=trace.cost), points=1, peak=most)
 
-def _real(verdict, answer, p, m, placement, cost, peak):
-    """The schedule on real processes."""
-    schedule = Schedule("yours", answer(p, m), placement, m)
-    lab = Lab(placement.stages, m, seed=verdict.seed(p))
-    verdict.agree(lab, lab.run(schedule, cost=cost), points=1, peak=peak)
+    verdict.on_ranks(1, check)
 
 
 # ---- the building block
@@ -321,12 +309,11 @@ def v_min_block(verdict, answer):
     sizes = [
         _size(verdict, p, of=ps) for p, ps in ((4, (4, 5, 7)), (8, (8, 10, 11)), (3, (3, 6, 9)))
     ]
+    judged = {}
     for p in sizes:
-        block = _block(verdict, answer, p)
-        cap = 2 * ((p + 4) // 3)
-        held = [_lifespans(row) for row in block]
-        worst = max(range(p), key=lambda r: held[r])
-        peak = _peak(block, 2 * p)
+        block = building_block.checked(verdict, f"v_min_block({p})", answer(p), p)
+        held = [building_block.lifespans(row) for row in block]
+        peak, cap, m = building_block.peaks(block, 2 * p), _cap(p), 2 * p
         if max(peak) > cap:
             r = peak.index(max(peak))
             verdict.fail(
@@ -335,99 +322,24 @@ def v_min_block(verdict, answer):
                 f"micro-batch comes every {PERIOD}: {held[r] / PERIOD:.1f} at a time, on average. "
                 "Shorten what is longest"
             )
-        m = 2 * p
         schedule = Schedule("yours", repeated(block, m, cap), vshape(p), m)
         trace, target = simulate(schedule, FOLD), simulate(schedules.v_min(p, m), FOLD)
         verdict.expect(
             trace.makespan <= target.makespan,
-            f"p={p}: at most {max(peak)} activations (cap {cap}; lifespans of {held[worst]} steps "
+            f"p={p}: at most {max(peak)} activations (cap {cap}; lifespans of {max(held)} steps "
             f"over {PERIOD}), makespan {trace.makespan} for m={m}",
             f"p={p}: within the cap of {cap}, but for m={m} it takes {trace.makespan}, and "
             f"{target.makespan} is possible: some steps of the block only wait",
         )
+        judged[p] = trace  # which keeps to the cap, being made by `repeated`
     verdict.points += 2
     p = sizes[0]
-    m = 2 * p
-    schedule = Schedule("yours", repeated(_block(verdict, answer, p), m, 2 * ((p + 4) // 3)),
-                        vshape(p), m)  # fmt: skip
-    lab = Lab(2 * p, m, seed=verdict.seed(p))
-    verdict.agree(lab, lab.run(schedule, cost=FOLD), points=1, peak=2 * ((p + 4) // 3))
+    _on_ranks(verdict, judged[p], _cap(p))
 
 
-NAMES = ("F down", "F up", "I up", "I down")
-
-
-def _block(verdict, answer, p):
-    """The learner's block, if each step comes after what it needs and none meets another."""
-    block = answer(p)
-    if not isinstance(block, (list, tuple)) or len(block) != p:
-        verdict.fail(
-            f"v_min_block({p}) gives "
-            + (f"{len(block)} rows" if isinstance(block, (list, tuple)) else repr(block))
-            + f": return a list with four steps for each of the {p} ranks"
-        )
-    for r, row in enumerate(block):
-        if not isinstance(row, (list, tuple)) or len(row) != 4 or not all(
-            isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in row
-        ):  # fmt: skip
-            verdict.fail(
-                f"v_min_block({p}), rank {r}: {row!r} is not four steps, whole numbers from 0: "
-                "F and I of the two stages, in the order F down, F up, I up, I down"
-            )
-    down, up, back, home = zip(*block, strict=True)
-    # One micro-batch's way, op by op: what, on which rank, in which step.
-    way = [("F", r, r, down[r]) for r in range(p)]
-    way += [("F", 2 * p - 1 - r, r, up[r]) for r in reversed(range(p))]
-    way += [("I", 2 * p - 1 - r, r, back[r]) for r in range(p)]
-    way += [("I", r, r, home[r]) for r in reversed(range(p))]
-    for (kind, stage, rank, step), (k, s, r, then) in zip(way, way[1:], strict=False):
-        if then <= step:
-            verdict.fail(
-                f"p={p}: {s}{k}0 on rank {r} stands in step {then}, but it needs {stage}{kind}0, "
-                f"which rank {rank} runs in step {step}: the earliest is step {step + 1}"
-            )
-    for r, row in enumerate(block):
-        for a in range(4):
-            for b in range(a + 1, 4):
-                if (row[b] - row[a]) % PERIOD == 0:
-                    verdict.fail(
-                        f"p={p}, rank {r}: {NAMES[a]} in step {row[a]} and {NAMES[b]} in step "
-                        f"{row[b]} meet: {PERIOD} steps make a period, so some micro-batch's one "
-                        f"and another's other want the same step. Let {NAMES[b]} wait"
-                    )
-    return [tuple(row) for row in block]
-
-
-def _weights(row):
-    """The steps of the two W: the next free one of the period after each I."""
-    taken, steps = {x % PERIOD for x in row}, []
-    for start in (row[2], row[3]):
-        step = start + 1
-        while step % PERIOD in taken:
-            step += 1
-        taken.add(step % PERIOD)
-        steps.append(step)
-    return steps
-
-
-def _lifespans(row):
-    """How many steps the two stages of a rank keep one micro-batch's activation, F to W."""
-    up, down = _weights(row)
-    return (down + 1 - row[0]) + (up + 1 - row[1])
-
-
-def _peak(block, m):
-    """For each rank, how many activations it holds if the block is repeated m times as it is."""
-    peaks = []
-    for row in block:
-        once = [(step, 1) for step in row[:2]] + [(step, -1) for step in _weights(row)]
-        changes = [(step + PERIOD * i, change) for i in range(m) for step, change in once]
-        held = most = 0
-        for _, change in sorted(changes):
-            held += change
-            most = max(most, held)
-        peaks.append(most)
-    return peaks
+def _cap(p):
+    """Stage activations that a rank holds at most in V-Min."""
+    return 2 * ((p + 4) // 3)
 
 
 FAMILY = {"ZB-V": schedules.zb_v, "V-Half": schedules.v_half, "V-Min": schedules.v_min}
@@ -437,43 +349,44 @@ FAMILY = {"ZB-V": schedules.zb_v, "V-Half": schedules.v_half, "V-Min": schedules
 def fits(verdict, answer):
     """`fits(p, cap)`: the fastest of ZB-V, V-Half and V-Min that holds `cap` at most, or None."""
     sizes = [_size(verdict, p, of=range(3, 13)) for p in (4, 6, 8, 3, 7)]
-    known = None
     for p in sizes:
-        got = [answer(p, cap) for cap in range(p + 2)]
-        traces = {name: simulate(make(p, 4 * p), FOLD) for name, make in FAMILY.items()}
-        peaks = {name: max(trace.peak_activations) / 2 for name, trace in traces.items()}
-        table = f"at p={p} " + ", ".join(f"{n} holds {peak:g}" for n, peak in peaks.items())
-        if got == [_fastest(traces, peaks, cap - 0.5) for cap in range(p + 2)]:
-            known = "Exactly at the cap fits too"
-        if got == [_fastest(traces, peaks, cap / 2) for cap in range(p + 2)]:
-            known = "The cap counts a rank's whole share, of which a stage is half"
-        for cap, name in enumerate(got):
-            call = f"fits(p={p}, cap={cap})"
-            best = _fastest(traces, peaks, cap)
-            if name is not None and name not in FAMILY:
-                verdict.fail(f"{call} gives {name!r}: the answer is {_list(FAMILY)}, or None")
-            if name is None and best is not None:
-                verdict.fail(
-                    f"{call} gives None, but {best} fits: {table}"
-                    + f". {known}" * (known is not None)
-                )
-            if name is not None and peaks[name] > cap:
-                verdict.fail(f"{call} gives {name}, which does not fit: {table}")
-            if name is not None and traces[name].makespan > traces[best].makespan:
-                verdict.fail(
-                    f"{call} gives {name}. {best} fits too, and it is faster: "
-                    f"{traces[best].makespan} against {traces[name].makespan} for m={4 * p}"
-                    + f". {known}"
-                    * (known is not None)
-                )
-        verdict.reasons.append(("yes", f"p={p}: right for every cap from 0 to {p + 1}"))
+        _fits(verdict, p, {(cap,): answer(p, cap) for cap in range(p + 2)})
     verdict.points += 2
 
 
-def _fastest(traces, peaks, cap):
-    """The name of the fastest trace among those that fit under the cap, or None."""
-    names = [name for name in traces if peaks[name] <= cap]
-    return min(names, key=lambda name: traces[name].makespan, default=None)
+def _fits(verdict, p, given):
+    """The names given for each cap are right. given: {(cap,): name}"""
+    traces = {name: simulate(make(p, 4 * p), FOLD) for name, make in FAMILY.items()}
+    peaks = {name: max(trace.peak_activations) / 2 for name, trace in traces.items()}
+    table = f"at p={p} " + ", ".join(f"{name} holds {peak:g}" for name, peak in peaks.items())
+
+    def fastest(cap):
+        names = [name for name in traces if peaks[name] <= cap]
+        return min(names, key=lambda name: traces[name].makespan, default=None)
+
+    mistakes = [
+        (lambda cap: fastest(cap / 2), ". The cap counts a rank's whole share, of which a stage is "
+         "half"),
+        (lambda cap: fastest(cap - 0.5), ". Exactly at the cap fits too"),
+    ]  # fmt: skip
+    known = forms.recognised(given, mistakes) or ""
+    for (cap,), name in given.items():
+        call, best = words.call("fits", "p cap", (p, cap)), fastest(cap)
+        if name is None and best is not None:
+            verdict.fail(f"{call} gives None, but {best} fits: {table}{known}")
+        if name is None:
+            continue
+        if name not in list(FAMILY):  # it may be of any type
+            names = words.listed(FAMILY)
+            verdict.fail(f"{call} gives {words.short(name)}: the answer is {names}, or None")
+        if peaks[name] > cap:
+            verdict.fail(f"{call} gives {name}, which does not fit: {table}")
+        if traces[name].makespan > traces[best].makespan:
+            verdict.fail(
+                f"{call} gives {name}. {best} fits too, and it is faster: "
+                f"{traces[best].makespan} against {traces[name].makespan} for m={4 * p}{known}"
+            )
+    verdict.reasons.append(("yes", f"p={p}: right for every cap from 0 to {p + 1}"))
 
 
 # ---- two copies
@@ -502,7 +415,7 @@ def _with_copies(lab, answer, side):
     rows = lower(schedules.dualpipe(p, m), SHARE).ranks
 
     def program(rank):
-        Plan(rank, rows[rank.index]).run()
+        execute.Plan(rank, rows[rank.index]).run()
         stages = [rank.modules[0, rank.index], rank.modules[1, p - 1 - rank.index]]
         held = [[w.grad for w in stage.parameters()] for stage in stages]
         near, far = (torch.cat([g.flatten() for g in grads]) for grads in held)
@@ -542,167 +455,105 @@ def _wrong_sum(lab, got, own, side):
         return all(torch.allclose(got[n], candidate(n), rtol=1e-9, atol=1e-12) for n in right)
 
     where = f"p={lab.stages}, the gradient returned for {name}: "
-    for candidate, text in (
-        (
-            lambda n: mine[n],
-            "this is what the rank's own copy has. It has seen only half of the micro-batches, so "
-            "half of the sum is missing: add what the other copy has",
-        ),
-        (
-            lambda n: theirs[n],
-            "this is what the other copy has, without the rank's own: add them",
-        ),
-        (
-            lambda n: right[n] / 2,
-            "this is the mean of the two copies, half of the gradient. Each micro-batch's loss is "
-            "divided by m already, m being all of them: add, and do not divide",
-        ),
-        (
-            lambda n: 2 * mine[n],
-            "the rank's own copy is in there twice: receive into a tensor of its own",
-        ),
-        (
-            lambda n: mine[n] - theirs[n],
-            "the two copies are subtracted",
-        ),
-    ):
+    for candidate, sentence in (
+        (lambda n: mine[n], "this is what the rank's own copy has. It has seen only half of the "
+         "micro-batches, so half of the sum is missing: add what the other copy has"),
+        (lambda n: theirs[n], "this is what the other copy has, without the rank's own: add them"),
+        (lambda n: right[n] / 2, "this is the mean of the two copies, half of the gradient. Each "
+         "micro-batch's loss is divided by m already, m being all of them: add, and do not "
+         "divide"),
+        (lambda n: 2 * mine[n], "the rank's own copy is in there twice: receive into a tensor of "
+         "its own"),
+        (lambda n: mine[n] - theirs[n], "the two copies are subtracted"),
+    ):  # fmt: skip
         if is_(candidate):
-            return where + text
+            return where + sentence
     return where + "this is not the sum over the two copies"
 
 
 # ---- DualPipe's steps
 
-STEPS = ("F0", "F0 F1", "I1 W F1", "F0&B1 F1&B0", "B1 F1&B0", "B1 B0", "W I0", "W")
-
 
 @exercise(points=2)
 def step_counts(verdict, answer):
     """`step_counts(half, depth, n)`: how often each of DualPipe's eight steps is repeated."""
+    right = dualpipe_steps.counts
+
+    def changed(step, change):
+        """The right counts, but for one step."""
+
+        def counts(q, h, n):
+            counts = right(q, h, n)
+            counts[step - 1] = change(q, h, n)
+            return counts
+
+        return counts
+
     mistakes = [
-        (
-            lambda q, h, n: _counts(q, q - 1 - h, n),
-            "that is the right list for a rank at the other depth: it is the ranks at the ends, "
-            "depth 0, that run ahead most",
-        ),
-        (lambda q, h, n: _counts(q, 0, n), "ranks at every depth would do the same. Use depth"),
-        (
-            lambda q, h, n: [*_counts(q, h, n)[:3], n - q + h + 1, *_counts(q, h, n)[4:]],
-            "step 4: count the forwards of direction 0. What step 1 and step 2 have run, "
-            "2(half-depth-1) + depth+1, is no longer there for step 4",
-        ),
-        (
-            lambda q, h, n: [*_counts(q, h, n)[:3], 2 * n - 2 * q + h + 1, *_counts(q, h, n)[4:]],
-            "step 4: n are the micro-batches of one direction, m/2. Is that m?",
-        ),
-        (
-            lambda q, h, n: [*_counts(q, h, n)[:3], 2 * _counts(q, h, n)[3], *_counts(q, h, n)[4:]],
-            "step 4: one repetition is two pairs, F0&B1 and F1&B0. Count it once",
-        ),
-        (
-            lambda q, h, n: [q - h - 1, *_counts(q, h, n)[1:]],
-            "step 1: there and back to the middle makes two forwards per rank on the way",
-        ),
-        (
-            lambda q, h, n: [2 * (q - h), *_counts(q, h, n)[1:]],
-            "step 1: the rank next to the middle, depth half-1, has nothing to do in step 1",
-        ),
-        (
-            lambda q, h, n: [c - (k in (1, 5, 7)) for k, c in enumerate(_counts(q, h, n))],
-            "steps 2, 6 and 8: also the rank at the end, depth 0, runs them once",
-        ),
-    ]
+        (lambda q, h, n: right(q, q - 1 - h, n), "that is the right list for a rank at the other "
+         "depth: it is the ranks at the ends, depth 0, that run ahead most"),
+        (lambda q, h, n: right(q, 0, n), "ranks at every depth would do the same. Use depth"),
+        (changed(4, lambda q, h, n: n - q + h + 1), "step 4: count the forwards of direction 0. "
+         "What step 1 and step 2 have run, 2(half-depth-1) + depth+1, is no longer there for step "
+         "4"),
+        (changed(4, lambda q, h, n: 2 * n - 2 * q + h + 1), "step 4: n are the micro-batches of "
+         "one direction, m/2. Is that m?"),
+        (changed(4, lambda q, h, n: 2 * (n - 2 * q + h + 1)), "step 4: one repetition is two "
+         "pairs, F0&B1 and F1&B0. Count it once"),
+        (changed(1, lambda q, h, n: q - h - 1), "step 1: there and back to the middle makes two "
+         "forwards per rank on the way"),
+        (changed(1, lambda q, h, n: 2 * (q - h)), "step 1: the rank next to the middle, depth "
+         "half-1, has nothing to do in step 1"),
+        (lambda q, h, n: [c - (k in (1, 5, 7)) for k, c in enumerate(right(q, h, n))], "steps 2, 6 "
+         "and 8: also the rank at the end, depth 0, runs them once"),
+    ]  # fmt: skip
     sizes = [(2, 4), (4, 8), (1, 2), (4, 11)]
     if verdict.random:
         sizes = [(q, 2 * q + verdict.random.randint(0, 5)) for q in (2, 3, 5)]
     cases = [(q, h, n) for q, n in sizes for h in range(q)]
-    known = next(
-        (text for f, text in mistakes if all(_same(answer(*c), f(*c)) for c in cases)), None
-    )
-    for q, h, n in cases:
-        call, counts = f"step_counts(half={q}, depth={h}, n={n})", answer(q, h, n)
-        if not isinstance(counts, (list, tuple)):
-            verdict.fail(f"{call} gives {counts!r}: return a list of eight numbers")
-        counts = list(counts)
-        if len(counts) != 8:
-            verdict.fail(f"{call} gives {len(counts)} numbers: there are eight steps")
-        if not all(isinstance(c, int) and not isinstance(c, bool) for c in counts):
-            verdict.fail(f"{call} gives {counts}: counts are whole numbers, from 0")
+    calls = {case: words.call("step_counts", "half depth n", case) for case in cases}
+    given = {case: _eight(verdict, calls[case], answer(*case)) for case in cases}
+    known = forms.recognised(given, mistakes)
+    for case, counts in given.items():
         if min(counts) < 0 and not known:
             step = counts.index(min(counts)) + 1
-            verdict.fail(f"{call} gives {counts}: step {step} runs less than 0 times")
-        wrong = _unbalanced(counts, n)
-        if known and not _same(counts, _counts(q, h, n)) or wrong:
-            verdict.fail(f"{call} gives {counts}: {known or wrong}")
+            verdict.fail(f"{calls[case]} gives {counts}: step {step} runs less than 0 times")
+        wrong = dualpipe_steps.unbalanced(counts, case[-1])
+        if known and counts != right(*case) or wrong:
+            verdict.fail(f"{calls[case]} gives {counts}: {known or wrong}")
     for q, n in sizes:
-        rows = [list(_from_counts(q, h, n, answer(q, h, n))) for h in range(q)]
-        call = f"with half={q} and n={n}"
+        rows = [list(dualpipe_steps.ops(q, h, n, given[q, h, n])) for h in range(q)]
+        where = f"with half={q} and n={n}, "
         try:
             trace = simulate(Schedule("yours", rows, vshape(q), n), FOLD)
         except ScheduleError as error:
-            verdict.fail(f"{call}, all forwards and backwards are there, but cannot run: {error}")
+            verdict.fail(f"{where}all forwards and backwards are there, but cannot run: {error}")
         target = simulate(schedules.dualpipe_v(q, n), FOLD)
-        if trace.makespan > target.makespan:
-            verdict.fail(
-                f"{call}, all ops are there, but take {trace.makespan}, and {target.makespan} is "
+        forms.within(
+            verdict,
+            trace,
+            target,
+            slow=lambda trace, target: (
+                f"all ops are there, but take {trace.makespan}, and {target.makespan} is "
                 f"possible. {_gap(trace)}"
-            )
-        _in_memory(verdict, trace, target, q, n)
+            ),
+            full=_full,
+            where=where,
+            caps=[max(target.peak_activations)] * q,
+        )
     said = f"every rank's ops are there and run at full speed, in all of {len(cases)} cases"
     verdict.expect(True, said, "", points=2)
 
 
-def _counts(half, depth, n):
-    rest = half - depth - 1
-    return [2 * rest, depth + 1, rest, n - 2 * half + depth + 1, rest, depth + 1, rest, depth + 1]
-
-
-def _same(got, want):
-    return isinstance(got, (list, tuple)) and list(got) == want
-
-
-def _unbalanced(counts, n):
-    """Which ops are too many, or too few, if the eight steps are repeated so often."""
-    for name in ("F0", "F1", "backwards of direction 0", "backwards of direction 1"):
-        way = name[-1]
-        kinds = ("F" + way,) if name[0] == "F" else ("B" + way, "I" + way)
-        per = [sum(word in kinds for word in step.replace("&", " ").split()) for step in STEPS]
-        total = sum(c * k for c, k in zip(counts, per, strict=True))
-        if total != n:
-            what = f"forwards of direction {way}" if name[0] == "F" else name
-            used = [f"step {k + 1}: {c * per[k]}" for k, c in enumerate(counts) if c * per[k]]
-            return f"that makes {total} {what} ({', '.join(used)}), and there are {n}"
-    split = counts[2] + counts[5] + counts[6]  # the second half of step 6 leaves its W
-    late = counts[2] + counts[6] + counts[7]
-    if split != late:
-        return (
-            f"that makes {split} input gradients (steps 3, 6 and 7) whose weight gradients are "
-            f"left, but {late} W (steps 3, 7 and 8)"
-        )
-    return None
-
-
-def _from_counts(half, depth, n, counts):
-    """One rank's ops, on a V of `half` ranks, from the counts of its eight steps."""
-    stages = (depth, 2 * half - 1 - depth)
-    made = {kind + str(way): iter([Op(kind, stage, i) for i in range(n)])
-            for kind in "FB" for way, stage in enumerate(stages)}  # fmt: skip
-    waiting = []
-    for number, (step, count) in enumerate(zip(STEPS, counts, strict=True), 1):
-        for k in range(count):
-            for j, word in enumerate(step.split()):
-                if word == "W":
-                    yield from waiting[:1]
-                    del waiting[:1]
-                elif "&" in word:
-                    f, b = (next(made[part]) for part in word.split("&"))
-                    yield Pair(f, b)
-                elif word[0] == "I" or (number == 6 and 2 * k + j >= count):
-                    b = next(made["B" + word[1]])
-                    waiting.append(b._replace(kind="W"))
-                    yield b._replace(kind="I")
-                else:
-                    yield next(made[word])
+def _eight(verdict, call, counts):
+    """What `step_counts` gave, if it is eight whole numbers."""
+    if not isinstance(counts, (list, tuple)):
+        verdict.fail(f"{call} gives {words.short(counts)}: return a list of eight numbers")
+    if len(counts) != 8:
+        verdict.fail(f"{call} gives {len(counts)} numbers: there are eight steps")
+    if not all(isinstance(c, int) and not isinstance(c, bool) for c in counts):
+        verdict.fail(f"{call} gives {words.short(list(counts))}: counts are whole numbers, from 0")
+    return list(counts)
 
 
 # ---- what it is worth
@@ -715,51 +566,45 @@ def crossing(verdict, answer):
     if verdict.random:
         cases = [(verdict.random.choice((4, 6, 8, 10, 12)), 2 + k / 4) for k in (0, 0, 1, 2, 4)]
     mistakes = [
-        (
-            lambda p, pair: 6 * (p - 1) / (p - 2),
-            "that is right for a pair that takes 2, no longer than its backward. DualPipe's idle "
-            "time grows with the pair: (p/2-1)(pair + B - 3W)",
-        ),
-        (
-            lambda p, pair: (p / 2 - 1) * (pair - 1) / (3 * (p - 1)),
-            "that is the quotient upside down: v is what 3(p-1) has to be divided by",
-        ),
-        (
-            lambda p, pair: (p / 2 - 1) * (pair - 1),
-            "that is DualPipe's idle time. For which v is 3(p-1)/v the same?",
-        ),
-        (
-            lambda p, pair: 3 * (p - 1),
-            "that is the idle time of 1F1B with v=1. Divide it by what DualPipe idles",
-        ),
-        (
-            lambda p, pair: 3 * (p - 1) / ((p - 1) * (pair - 1)),
-            "DualPipe has p/2-1 ranks between an end and the middle, where 1F1B has p-1",
-        ),
-        (
-            lambda p, pair: 3 * (p - 1) / ((p / 2 - 1) * (pair + 2)),
-            "DualPipe's three weight gradients are missing: (p/2-1)(pair + B - 3W), and W is 1",
-        ),
-        (
-            lambda p, pair: (p - 1) * (1 + pair) / ((p / 2 - 1) * (pair - 1)),
-            "1F1B's idle time is outside of its pairs: (p-1)(F+B)/v, whatever a pair takes",
-        ),
+        (lambda p, pair: 6 * (p - 1) / (p - 2), "that is right for a pair that takes 2, no longer "
+         "than its backward. DualPipe's idle time grows with the pair: (p/2-1)(pair + B - 3W)"),
+        (lambda p, pair: (p / 2 - 1) * (pair - 1) / (3 * (p - 1)), "that is the quotient upside "
+         "down: v is what 3(p-1) has to be divided by"),
+        (lambda p, pair: (p / 2 - 1) * (pair - 1), "that is DualPipe's idle time. For which v is "
+         "3(p-1)/v the same?"),
+        (lambda p, pair: 3 * (p - 1), "that is the idle time of 1F1B with v=1. Divide it by what "
+         "DualPipe idles"),
+        (lambda p, pair: 3 * (p - 1) / ((p - 1) * (pair - 1)), "DualPipe has p/2-1 ranks between "
+         "an end and the middle, where 1F1B has p-1"),
+        (lambda p, pair: 3 * (p - 1) / ((p / 2 - 1) * (pair + 2)), "DualPipe's three weight "
+         "gradients are missing: (p/2-1)(pair + B - 3W), and W is 1"),
+        (lambda p, pair: (p - 1) * (1 + pair) / ((p / 2 - 1) * (pair - 1)), "1F1B's idle time is "
+         "outside of its pairs: (p-1)(F+B)/v, whatever a pair takes"),
         (lambda p, pair: 8, "a rule of thumb. It depends on p, and on the pair even more"),
-    ]
+    ]  # fmt: skip
+    idle = {}  # of the worst rank: of DualPipe's, and of 1F1B's with v=1
     for p, pair in cases:
-        call = f"crossing(p={p}, pair={pair})"
-        value = verdict.number(call, answer(p, pair))
-        cost = Cost(F=1, B=2, pair=pair)
-        idle = max(simulate(schedules.dualpipe(p, 2 * p), cost).idle)
-        plain = max(simulate(schedules.combined_1f1b(p, 2 * p, 1), cost).idle)
-        if abs(value * idle - plain) > 1e-6 * plain:
-            known = next((text for f, text in mistakes
-                          if all(abs(answer(*c) - f(*c)) < 1e-9 for c in cases)), None)  # fmt: skip
-            verdict.fail(
-                f"{call} is {float(value):.4g}. With F=1 B=2, DualPipe's worst rank idles for "
-                f"{float(idle):g}, and that of 1F1B with overlap for {float(plain):g}/v"
-                + (f": {known}" if known else ": set them equal")
-            )
+        both = schedules.dualpipe(p, 2 * p), schedules.combined_1f1b(p, 2 * p, 1)
+        idle[p, pair] = [max(simulate(s, Cost(F=1, B=2, pair=pair)).idle) for s in both]
+
+    def call(*case):
+        return words.call("crossing", "p pair", case)
+
+    forms.numbers(
+        verdict,
+        answer,
+        cases,
+        call=call,
+        right=lambda *case: idle[case][1] / idle[case][0],
+        wrong=lambda case, value, _: (
+            f"{call(*case)} is {float(value):.4g}. With F=1 B=2, DualPipe's worst rank idles for "
+            f"{float(idle[case][0]):g}, and that of 1F1B with overlap for "
+            f"{float(idle[case][1]):g}/v"
+        ),
+        mistakes=mistakes,
+        otherwise=": set them equal",
+        near=1e-6,
+    )
     verdict.expect(True, f"the idle times of the two meet there, in all of {len(cases)} cases", "",
                    points=2)  # fmt: skip
 
@@ -792,9 +637,4 @@ def _dual_size(verdict, p, m):
 
 
 def _sizes(sizes):
-    return _list(f"p={p} m={m}" for p, m in sizes)
-
-
-def _list(words):
-    *most, last = map(str, words)
-    return f"{', '.join(most)} and {last}" if most else last
+    return words.listed(f"p={p} m={m}" for p, m in sizes)

@@ -1,17 +1,20 @@
 """The checks of labs/07_moe_overlap.ipynb: each takes the learner's functions, gives a `Score`."""
 
+import re
 from fractions import Fraction
 from functools import partial
 
-import torch
-
-from ..run import Lab, RunError
-from ..run.launch import NotAttempted
-from ..run.rank import StepError
+from ..run import Lab
+from ..run.failures import NotAttempted, RunError, StepError
+from ..run.late import Late
 from ..schedule import Layers, schedules, simulate
 from ..schedule.layers import TOGETHER, pair_time
 from ..schedule.op import EXCHANGES, PARTS
-from .exercise import exercise, recognised
+from .exercise import exercise
+from .forms import numbers
+from .words import missing, row, short, show
+
+torch = Late("torch")
 
 HALF = Fraction(1, 2)
 ENQUEUED = [" ".join(node) for node in TOGETHER]  # of Megatron, to be compared with
@@ -25,58 +28,54 @@ HIDDEN = 6  # width of the tensors that are exchanged
 def share(verdict, answer):
     """`share(attn, mlp, a2a)`: which part of a step on one stream the all-to-alls take."""
     mistakes = [
-        (
-            lambda t, e, a: 2 * a / (t + e + 2 * a),
-            "that is a forward by itself, or a backward without its weight gradients. The backward "
-            "goes through the same layer, has two all-to-alls too, and computes twice as much",
-        ),
-        (
-            lambda t, e, a: 4 * a / (t + e + 4 * a),
-            "the computing pieces are those of the forward only. A backward computes the gradient "
-            "of the input and that of the weights, as much as a forward each",
-        ),
-        (
-            lambda t, e, a: 4 * a / (4 * t + 4 * e + 4 * a),
-            "count the computing pieces again: a backward computes the gradient of the input and "
-            "that of the weights, as much as a forward each, so three of attn and three of mlp",
-        ),
-        (
-            lambda t, e, a: 2 * a / (3 * t + 3 * e + 2 * a),
-            "count the all-to-alls again: dispatch and combine, in the forward and in the backward",
-        ),
-        (
-            lambda t, e, a: 4 * a / (3 * t + 3 * e),
-            "that is communication over computation. Divide by the whole step, which has both",
-        ),
-        (
-            lambda t, e, a: (3 * t + 3 * e) / (3 * t + 3 * e + 4 * a),
-            "that is the computing part. What is asked for is the rest",
-        ),
-        (
-            lambda t, e, a: 400 * a / (3 * t + 3 * e + 4 * a),
-            "that is in per cent: give a part, between 0 and 1",
-        ),
-        (
-            lambda t, e, a: 4 * a / (6 + 4 * a),
-            "it depends on attn and mlp too: they are 1 in the picture, not always",
-        ),
-    ]
+        (lambda t, e, a: 2 * a / (t + e + 2 * a),
+         "that is a forward by itself, or a backward without its weight gradients. The backward "
+         "goes through the same layer, has two all-to-alls too, and computes twice as much"),
+        (lambda t, e, a: 4 * a / (t + e + 4 * a),
+         "the computing pieces are those of the forward only. A backward computes the gradient "
+         "of the input and that of the weights, as much as a forward each"),
+        (lambda t, e, a: 4 * a / (4 * t + 4 * e + 4 * a),
+         "count the computing pieces again: a backward computes the gradient of the input and "
+         "that of the weights, as much as a forward each, so three of attn and three of mlp"),
+        (lambda t, e, a: 2 * a / (3 * t + 3 * e + 2 * a),
+         "count the all-to-alls again: dispatch and combine, in the forward and in the backward"),
+        (lambda t, e, a: 4 * a / (3 * t + 3 * e),
+         "that is communication over computation. Divide by the whole step, which has both"),
+        (lambda t, e, a: (3 * t + 3 * e) / (3 * t + 3 * e + 4 * a),
+         "that is the computing part. What is asked for is the rest"),
+        (lambda t, e, a: 400 * a / (3 * t + 3 * e + 4 * a),
+         "that is in per cent: give a part, between 0 and 1"),
+        (lambda t, e, a: 4 * a / (6 + 4 * a),
+         "it depends on attn and mlp too: they are 1 in the picture, not always"),
+    ]  # fmt: skip
     cases = [(1, 1, 1), (1, 1, 1.5), (1, 1, 0), (2, 1, 1), (1, 3, 0.5)]
     if verdict.random is not None:
         cases = [tuple(verdict.random.randint(1, 9) for _ in range(3)) for _ in cases]
-    for case in cases:
-        attn, mlp, a2a = case
-        call = f"share(attn={attn}, mlp={mlp}, a2a={a2a})"
-        value = verdict.number(call, answer(*case))
-        trace = simulate(schedules.one_f_one_b(1, 2), Layers(1, attn, mlp, a2a, streams=1))
-        spent = sum(e.end - e.start for e in trace.events if e.lane == "all-to-all")
-        if abs(value - spent / trace.makespan) > 1e-9:
-            known = recognised(answer, mistakes, cases)
-            verdict.fail(
-                f"{call} is {float(value):.4g}, but in the simulated step it is {spent} of "
-                f"{trace.makespan}, {float(spent / trace.makespan):.4g}: "
-                + (known or "count the boxes of one micro-batch in the upper picture, row by row")
-            )
+
+    def called(attn, mlp, a2a):
+        return f"share(attn={attn}, mlp={mlp}, a2a={a2a})"
+
+    def step(*case):
+        """(all-to-all, everything) in a simulated step."""
+        trace = simulate(schedules.one_f_one_b(1, 2), Layers(1, *case, streams=1))
+        lane = (e for e in trace.events if e.lane == "all-to-all")
+        return sum(e.end - e.start for e in lane), trace.makespan
+
+    def right(*case):
+        spent, whole = step(*case)
+        return spent / whole
+
+    def wrong(case, value, wanted):
+        spent, whole = step(*case)
+        return (
+            f"{called(*case)} is {float(value):.4g}, but in the simulated step it is {spent} of "
+            f"{whole}, {float(wanted):.4g}"
+        )
+
+    numbers(
+        verdict, answer, cases, call=called, right=right, wrong=wrong, mistakes=mistakes,
+        otherwise=": count the boxes of one micro-batch in the upper picture, row by row",
+    )  # fmt: skip
     verdict.expect(True, f"equal to the simulated step for {len(cases)} costs", "", points=1)
 
 
@@ -117,14 +116,10 @@ def _routed(verdict, call, chosen, experts, ranks, order, sent):
             f"each of its {k} experts: {tokens} x {k} choices, flattened row by row"
         )
     if sorted(order) != list(range(tokens * k)):
+        why = ": those are the experts themselves. Where does each stand?"
         verdict.fail(
             f"{call}: order has to name each of the {tokens * k} choices 0 to {tokens * k - 1} "
-            f"once, but it is {order}"
-            + (
-                ": those are the experts themselves. Where does each stand?"
-                if sorted(order) == sorted(flat)
-                else ""
-            )  # fmt: skip
+            f"once, but it is {order}" + (why if sorted(order) == sorted(flat) else "")
         )
     experts_of = [flat[c] for c in order]
     if experts_of != sorted(experts_of):
@@ -191,9 +186,7 @@ def exchange(verdict, dispatch, combine):
             expected = _sent_to(me, rows, table)
             came = [table[r][me] for r in range(p)]
             call = f"dispatch of {table[me]} rows from rank {me}"
-            _at(rank, "dispatch")
-            got = dispatch(rank, rows[me].clone(), list(table[me]))
-            _at(rank, "dispatch", "after")
+            got = _called("dispatch", dispatch, rank, rows[me].clone(), list(table[me]))
             arrived, received = _two(None, call, got, "arrived and received")
             _same(call, arrived, expected, _arrived_hint(arrived, rows[me], expected, table, me))
             received = _whole(received)
@@ -202,9 +195,7 @@ def exchange(verdict, dispatch, combine):
                     f"{call}: received is {received}, but {came} rows came from ranks 0 to {p - 1}"
                     + (": that is what this rank sent" if received == table[me] else "")
                 )
-            _at(rank, "combine")
-            back = combine(rank, 2 * expected, list(table[me]), list(came))
-            _at(rank, "combine", "after")
+            back = _called("combine", combine, rank, 2 * expected, list(table[me]), list(came))
             call = f"combine after a dispatch of {table[me]} rows from rank {me}"
             hint = ""
             if isinstance(back, torch.Tensor) and back.shape == expected.shape:
@@ -248,10 +239,8 @@ def gradients(verdict, dispatch_backward, combine_backward):
                 ("dispatch_backward", dispatch_backward, there, rows[me]),
                 ("combine_backward", combine_backward, rows[me], there),
             ):
-                _at(rank, name)
                 call = f"{name} with sent={table[me]}, received={came} on rank {me}"
-                got = function(rank, given.clone(), list(table[me]), list(came))
-                _at(rank, name, "after")
+                got = _called(name, function, rank, given.clone(), list(table[me]), list(came))
                 hint = ""
                 if isinstance(got, (list, tuple)):
                     raise StepError(f"{call} gives {len(got)} values: return one tensor, the "
@@ -293,10 +282,8 @@ def layer(verdict, answer):
             w_mlp = [drawn(HIDDEN, HIDDEN) for _ in range(p)]
             x, dy = ([drawn(n, HIDDEN) for n in tokens] for _ in range(2))
             right = _whole_layer(x, w_attn, w_mlp, table, dy, me)
-            _at(rank, "layer")
-            got = answer(rank, x[me].clone(), w_attn.clone(), w_mlp[me].clone(),
-                         list(table[me]), dy[me].clone())  # fmt: skip
-            _at(rank, "layer", "after")
+            got = _called("layer", answer, rank, x[me].clone(), w_attn.clone(), w_mlp[me].clone(),
+                          list(table[me]), dy[me].clone())  # fmt: skip
             call = f"layer on rank {me} of {p}, sent={table[me]}"
             if not isinstance(got, (list, tuple)) or len(got) != 4:
                 what = "nothing" if got is None else f"{type(got).__name__}"
@@ -411,8 +398,8 @@ def together(verdict, answer):
     order = answer()
     if not isinstance(order, (list, tuple)) or not all(isinstance(node, str) for node in order):
         verdict.fail(
-            f"together() gives {str(order)[:60]}, not a list of strings such as 'F attn': is a "
-            "return missing?"
+            f"together() gives {short(order)}, not a list of strings such as 'F attn'"
+            + missing(order)
         )
     for node in order:
         if node not in ENQUEUED:
@@ -431,15 +418,16 @@ def together(verdict, answer):
     layers = 8 if verdict.random is None else verdict.random.randint(4, 12)
     costs = [HALF, 1, 3 * HALF, 2]
     most = [pair_time(Layers(layers, a2a=a)) for a in costs]
+    times, lengths = (row([show(value) for value in values]) for values in (most, costs))
     for one_queue, where in ((False, "on two streams"), (True, "out of one queue")):
         for a, right in zip(costs, most, strict=True):
             took = time_of(order, a, layers, one_queue)
             if took > right:
                 verdict.fail(
                     f"{where}, a={float(a):g}: {layers} layer pairs take {float(took):g}, but "
-                    f"{float(right):g} is possible: " + _waste(order, one_queue, a, right, layers)
+                    f"{float(right):g} is possible: " + _waste(order, one_queue, a, layers)
                 )
-        verdict.expect(True, f"{where}: {_times(most)} for a = {_times(costs)}", "", points=1)
+        verdict.expect(True, f"{where}: {times} for a = {lengths}", "", points=1)
 
 
 def _legal(verdict, order):
@@ -448,15 +436,11 @@ def _legal(verdict, order):
     for kind, parts in (("F", PARTS), ("I", PARTS[::-1])):
         for before, after in zip(parts, parts[1:], strict=False):
             if at[f"{kind} {before}"] > at[f"{kind} {after}"]:
+                way = ". A backward goes through the parts in the other direction, combine first"
                 verdict.fail(
                     f"'{kind} {after}' is enqueued before '{kind} {before}', whose result it "
                     "needs. An event that has not been recorded holds nobody up: it would run on "
-                    "garbage"
-                    + (
-                        ". A backward goes through the parts in the other direction, combine first"
-                        if kind == "I"
-                        else ""
-                    )
+                    "garbage" + (way if kind == "I" else "")
                 )
     for part in ("attn", "mlp"):
         if at[f"W {part}"] < at[f"I {part}"]:
@@ -464,7 +448,7 @@ def _legal(verdict, order):
                          "that is not there yet")  # fmt: skip
 
 
-def _waste(order, one_queue, a, right, layers):
+def _waste(order, one_queue, a, layers):
     """Why an order takes longer than it must."""
     kinds = [node[0] for node in order]
     if not one_queue:
@@ -483,21 +467,13 @@ def _waste(order, one_queue, a, right, layers):
             "while an all-to-all of one micro-batch runs, a computing piece of the other should. "
             "Draw both streams, and look at who waits for whom"
         )
-    behind = next(
-        (
-            (first, then)
-            for k, (first, then) in enumerate(zip(order, order[1:], strict=False))
-            if first.split()[1] in EXCHANGES
-            and then.split()[1] not in EXCHANGES
-            and _swapped_is_faster(order, k, a, layers)
-        ),
-        None,
-    )
-    if behind:
-        return (
-            f"'{behind[1]}' stands behind '{behind[0]}' in the queue, and that waits for its "
-            "stream, although the compute stream is free. What can start first is enqueued first"
-        )
+    for k, (first, then) in enumerate(zip(order, order[1:], strict=False)):
+        exchanged = [node.split()[1] in EXCHANGES for node in (first, then)]
+        if exchanged == [True, False] and _swapped_is_faster(order, k, a, layers):
+            return (
+                f"'{then}' stands behind '{first}' in the queue, and that waits for its stream, "
+                "although the compute stream is free. What can start first is enqueued first"
+            )
     return (
         "in one queue, a node that waits holds up all that stand behind it, on either stream: "
         "enqueue in the order in which they can start"
@@ -517,58 +493,49 @@ def _swapped_is_faster(order, k, a, layers):
 def saved(verdict, answer):
     """`saved(a)`: time that splitting off W saves in every further layer pair."""
     mistakes = [
-        (
-            lambda a: max(0, 2 * a - 2),
-            "beyond 1.5 the four all-to-alls are the longest, 4a, and no order hides those",
-        ),
-        (
-            lambda a: max(0, 4 - 2 * a) if a > 1 else 0,
-            "that is right from a = 1.5 on. Between 1 and 1.5 the pair with W split off takes 6, "
-            "all of it computing",
-        ),
-        (
-            lambda a: 1 if 1 < a < 2 else 0,
-            "that is the most, reached at one a only. It grows and falls between",
-        ),
-        (
-            lambda a: (6 + 4 * a) - max(6, 4 * a),
-            "that is against one stream. Both pairs here have two; only the split differs",
-        ),
-        (
-            lambda a: 8 * max(0, min(2 * a - 2, 4 - 2 * a)),
-            "that is for eight layers: give it per layer pair",
-        ),
-        (
-            lambda a: min(2 * a - 2, 4 - 2 * a),
-            "right between 1 and 2. Elsewhere splitting costs nothing and brings nothing: 0",
-        ),
-        (
-            lambda a: -max(0, min(2 * a - 2, 4 - 2 * a)),
-            "the wrong sign: what is saved is the time without the split minus the time with it",
-        ),
+        (lambda a: max(0, 2 * a - 2),
+         "beyond 1.5 the four all-to-alls are the longest, 4a, and no order hides those"),
+        (lambda a: max(0, 4 - 2 * a) if a > 1 else 0,
+         "that is right from a = 1.5 on. Between 1 and 1.5 the pair with W split off takes 6, "
+         "all of it computing"),
+        (lambda a: 1 if 1 < a < 2 else 0,
+         "that is the most, reached at one a only. It grows and falls between"),
+        (lambda a: (6 + 4 * a) - max(6, 4 * a),
+         "that is against one stream. Both pairs here have two; only the split differs"),
+        (lambda a: 8 * max(0, min(2 * a - 2, 4 - 2 * a)),
+         "that is for eight layers: give it per layer pair"),
+        (lambda a: min(2 * a - 2, 4 - 2 * a),
+         "right between 1 and 2. Elsewhere splitting costs nothing and brings nothing: 0"),
+        (lambda a: -max(0, min(2 * a - 2, 4 - 2 * a)),
+         "the wrong sign: what is saved is the time without the split minus the time with it"),
         (lambda a: 0, "look at a = 1.5 in the table: 56 against 48.5, eight layers"),
-        (
-            lambda a: max(6, 4 * a),
-            "that is the time of a pair, with W split off. Subtract it from the time without",
-        ),
-    ]
+        (lambda a: max(6, 4 * a),
+         "that is the time of a pair, with W split off. Subtract it from the time without"),
+    ]  # fmt: skip
     cases = [Fraction(n, 4) for n in (0, 2, 4, 5, 6, 7, 8, 10, 16)]
     if verdict.random is not None:
         cases = [Fraction(verdict.random.randrange(17 * k, 17 * k + 17), 34) for k in range(8)]
-    for a in cases:
-        whole, split = (
-            pair_time(Layers(9, a2a=a, split=split)) - pair_time(Layers(8, a2a=a, split=split))
-            for split in (False, True)
+
+    def ninth(a, split):
+        """What a ninth layer pair adds."""
+        nine, eight = (pair_time(Layers(n, a2a=a, split=split)) for n in (9, 8))
+        return nine - eight
+
+    def called(a):
+        return f"saved({float(a):.4g})"
+
+    def wrong(case, value, wanted):
+        whole, split = (float(ninth(*case, split)) for split in (False, True))
+        return (
+            f"{called(*case)} is {float(value):.4g}, but a ninth layer pair adds {whole:.4g} "
+            f"without the split and {split:.4g} with it, {float(wanted):.4g} less"
         )
-        value = verdict.number(f"saved({float(a):.4g})", answer(float(a)))
-        if abs(value - (whole - split)) > 1e-9:
-            known = recognised(lambda a: answer(float(a)), mistakes, [(a,) for a in cases])
-            verdict.fail(
-                f"saved({float(a):.4g}) is {float(value):.4g}, but a ninth layer pair adds "
-                f"{float(whole):.4g} without the split and {float(split):.4g} with it, "
-                f"{float(whole - split):.4g} less: "
-                + (known or "write down both times for each side of 1, 1.5 and 2, then subtract")
-            )
+
+    numbers(
+        verdict, lambda a: answer(float(a)), [(a,) for a in cases], call=called,
+        right=lambda a: ninth(a, False) - ninth(a, True), wrong=wrong, mistakes=mistakes,
+        otherwise=": write down both times for each side of 1, 1.5 and 2, then subtract",
+    )  # fmt: skip
     verdict.expect(
         True, f"what the simulated ninth layer pair saves, for {len(cases)} lengths", "", points=2
     )
@@ -587,6 +554,20 @@ def _sent_to(me, rows, table):
     return torch.cat([rows[r].split(table[r])[me] for r in range(len(table))])
 
 
+CAUSES = [  # of what is in the text of a failed run
+    ("SIGABRT|Split sizes doesn't match",
+     "The split sizes do not fit the rows. What comes back in has other sizes than what goes out: "
+     "for dispatch the others have to tell them first, and on the way back the two lists are "
+     "swapped"),
+    ("Mismatch in shape",
+     "The rows of a node's gradient are those of its output. The experts' are on their rank: dy "
+     "has to be sent there first, by combine_backward"),
+    ("'NoneType'",
+     "Something is None: a .grad, where requires_grad_() did not come before the node ran, or "
+     "where the node's backward has not run yet"),
+]  # fmt: skip
+
+
 def _on_ranks(verdict, p, program, cases):
     """Run program(rank, cases) on p ranks; what fails is explained."""
     try:
@@ -598,27 +579,15 @@ def _on_ranks(verdict, p, program, cases):
         text = "\n".join(
             line for line in str(error).split("\n") if not line.endswith(", in program")
         )
-        if "SIGABRT" in text or "Split sizes doesn't match" in text:
-            text += (
-                "\nThe split sizes do not fit the rows. What comes back in has other sizes than "
-                "what goes out: for dispatch the others have to tell them first, and on the way "
-                "back the two lists are swapped"
-            )
-        if "Mismatch in shape" in text:
-            text += (
-                "\nThe rows of a node's gradient are those of its output. The experts' are on "
-                "their rank: dy has to be sent there first, by combine_backward"
-            )
-        if "'NoneType'" in text:
-            text += (
-                "\nSomething is None: a .grad, where requires_grad_() did not come before the node "
-                "ran, or where the node's backward has not run yet"
-            )
-        verdict.fail(text)
+        verdict.fail("\n".join([text, *(why for signs, why in CAUSES if re.search(signs, text))]))
 
 
-def _at(rank, place, how="in"):
-    rank.transport.at(f"{how} {place}")
+def _called(name, function, rank, *arguments):
+    """What a function of the learner's gives on a rank, which knows where it is meanwhile."""
+    rank.transport.at(f"in {name}")
+    given = function(rank, *arguments)
+    rank.transport.at(f"after {name}")
+    return given
 
 
 def _two(verdict, call, value, what):
@@ -665,7 +634,3 @@ def _same(call, got, right, hint=""):
     if not (off <= 1e-12 * (1 + right.abs().max() if right.numel() else 1)).all():
         k = int(off.nan_to_num(nan=float("inf")).max(1).values.argmax())
         raise StepError(f"{call} differs most in row {k}{hint}")
-
-
-def _times(values):
-    return " ".join(f"{float(v):g}" for v in values)

@@ -3,15 +3,16 @@
 import functools
 import itertools
 
-import torch
-
+from ..plan import Megatron
 from ..run import Lab
-from ..run.moe import MoELayer
+from ..run.late import Late
 from ..schedule import Cost, Layers, Pair, Schedule, ScheduleError, schedules, simulate, verify
-from ..schedule.constraints import Megatron
 from ..schedule.schedule import loop
-from ..show import timeline
-from .exercise import exercise
+from .exercise import exercise, over
+from .forms import numbers, recognised, rows, within
+from .words import because, call, listed, missing, row, short
+
+torch, moe = Late("torch"), Late("pp_lab.run.moe")
 
 HIDES = Cost(F=1, B=2, pair=2)  # of a rank's share: the forward of a pair is hidden
 PLAIN = Cost(F=1, B=2, pair=3)  # a pair that hides nothing
@@ -19,19 +20,19 @@ PLAIN = Cost(F=1, B=2, pair=3)  # a pair that hides nothing
 
 def pairs(p, m, v, warmup):
     """1F1B in pairs, with `warmup(r)` forwards before rank r's first pair, whatever comes of it."""
-    rows = []
-    for r, row in enumerate(schedules.combined_1f1b(p, m, v).ranks):
-        ops = [op for item in row for op in item.parts]
+    ranks = []
+    for r, items in enumerate(schedules.combined_1f1b(p, m, v).ranks):
+        ops = [op for item in items for op in item.parts]
         forwards, backwards = ([op for op in ops if op.kind == kind] for kind in "FB")
-        rows.append(schedules.alternate(forwards, backwards, warmup(r), pair=True))
-    return Schedule(f"1F1B in pairs v={v}", rows, loop(p, v), m)
+        ranks.append(schedules.alternate(forwards, backwards, warmup(r), pair=True))
+    return Schedule(f"1F1B in pairs v={v}", ranks, loop(p, v), m)
 
 
 def expert_lab(p, m, v=1, layers=1, ep=2, seed=0):
     """A lab of expert layers, `layers` in each of p*v stages, for m micro-batches per EP rank."""
     random = torch.Generator().manual_seed(seed)
     data = torch.randn(2, 4 * m * ep, 8, generator=random, dtype=torch.float64)
-    blocks = [MoELayer(8, 4, seed=seed + k) for k in range(p * v * layers)]
+    blocks = [moe.MoELayer(8, 4, seed=seed + k) for k in range(p * v * layers)]
     return Lab(p * v, m * ep, blocks=blocks, inputs=data[0], targets=data[1])
 
 
@@ -43,21 +44,19 @@ def combined_one(verdict, answer):
     """`combined_one(m)`: combined 1F1B of a single rank, its list of `Op` and `Pair`."""
     sizes = [m if verdict.random is None else max(1, m + verdict.random.randint(0, 4) * (m > 2))
              for m in (4, 1, 2, 7)]  # fmt: skip
+    made = []
     for m in sizes:
-        row = answer(m)
-        if not isinstance(row, (list, tuple)):
-            verdict.fail(
-                f"m={m}: {_short(row)} is not a list of ops"
-                + (": is a return missing?" if row is None else "")
-            )
-        if any(isinstance(item, list) for item in row):
+        items = answer(m)
+        if not isinstance(items, (list, tuple)):
+            verdict.fail(f"m={m}: {short(items)} is not a list of ops{missing(items)}")
+        if any(isinstance(item, list) for item in items):
             verdict.fail(f"m={m}: there is one rank: give its list, not a list with a list in it")
-        _good(verdict, [row], 1, m, 1)
-    m = sizes[0]
+        made.append(_good(verdict, [items], 1, m, 1))
     verdict.figure = None
-    said = f"legal, as fast as pairs allow and with two activations for m={_list(sizes)}"
+    said = f"legal, as fast as pairs allow and with two activations for m={listed(sizes)}"
     verdict.expect(True, said, "", points=2)
-    _experts(verdict, [answer(m)], 1, m, 1, points=1)
+    _fast_with_experts(verdict, made[0])
+    verdict.on_ranks(1, lambda: _experts(verdict, made[0], points=1))
 
 
 @exercise(points=2)
@@ -66,63 +65,49 @@ def pair_warmup(verdict, answer):
     sizes = [4, 2, 1, 6]
     if verdict.random:
         sizes = [verdict.random.choice((4, 5)), 2, 1, verdict.random.choice((3, 6, 7, 8))]
-    found = {}
-    for p in sizes:
-        found[p] = [_count(verdict, f"pair_warmup({p}, {r})", answer(p, r)) for r in range(p)]
+    found = {
+        (p, r): _count(verdict, f"pair_warmup({p}, {r})", answer(p, r))
+        for p in sizes
+        for r in range(p)
+    }
     mistakes = [
         (lambda p, r: p - 1 - r, "that is the warm-up of 1F1B without pairs"),
-        (
-            lambda p, r: p - 1 - r + (r == p - 1),
-            "one more on the last rank alone frees the last rank, and the rank before it then "
-            "waits for a gradient that comes out of a step which waits for its own forward",
-        ),
-        (
-            lambda p, r: p - r,
-            "one more than 1F1B on every rank runs. But two neighbours are one forward apart, and "
-            "a pair needs the neighbour's pair to have ended: each rank waits half of the time",
-        ),
-        (
-            lambda p, r: 2 * (p - 1 - r),
-            "that is the eager warm-up, and nobody pairs on the last rank with it but a forward "
-            "with its own backward: one more",
-        ),
-        (
-            lambda p, r: 2 * (p - r),
-            "one forward more than needed: on the last rank one is enough",
-        ),
-        (
-            lambda p, r: 2 * r + 1,
-            "that is upside down: the first rank needs most, the last rank one",
-        ),
-        (
-            lambda p, r: 2 * (p - 1) + 1,
-            "every rank does what only the first one needs",
-        ),
-        (
-            lambda p, r: 2 * (p - 1 - r) + p + 1,
-            "the p more are for a second chunk, and there is none here: v=1",
-        ),
-    ]
-    known = next(
-        (text for f, text in mistakes
-         if all(found[p] == [f(p, r) for r in range(p)] for p in sizes)), None
-    )  # fmt: skip
+        (lambda p, r: p - 1 - r + (r == p - 1),
+         "one more on the last rank alone frees the last rank, and the rank before it then waits "
+         "for a gradient that comes out of a step which waits for its own forward"),
+        (lambda p, r: p - r,
+         "one more than 1F1B on every rank runs. But two neighbours are one forward apart, and a "
+         "pair needs the neighbour's pair to have ended: each rank waits half of the time"),
+        (lambda p, r: 2 * (p - 1 - r),
+         "that is the eager warm-up, and nobody pairs on the last rank with it but a forward with "
+         "its own backward: one more"),
+        (lambda p, r: 2 * (p - r),
+         "one forward more than needed: on the last rank one is enough"),
+        (lambda p, r: 2 * r + 1,
+         "that is upside down: the first rank needs most, the last rank one"),
+        (lambda p, r: 2 * (p - 1) + 1, "every rank does what only the first one needs"),
+        (lambda p, r: 2 * (p - 1 - r) + p + 1,
+         "the p more are for a second chunk, and there is none here: v=1"),
+    ]  # fmt: skip
+    known = recognised(found, mistakes)
     for p in sizes:
-        m = 4 * p
-        call = f"p={p}, m={m}: with the warm-ups {_row(found[p])}"
+        m, ahead = 4 * p, [found[p, r] for r in range(p)]
+        where, with_them = f"p={p}, m={m}: ", f"with the warm-ups {row(ahead)}"
         try:
-            trace = simulate(pairs(p, m, 1, lambda r, p=p: found[p][r]), PLAIN)
+            trace = simulate(pairs(p, m, 1, ahead.__getitem__), PLAIN)
         except ScheduleError as error:
-            verdict.fail(f"{call} nothing runs" + _because(known) + f"\n{error}")
-        target = simulate(schedules.combined_1f1b(p, m, 1), PLAIN)
-        if trace.makespan > target.makespan:
-            verdict.fail(
-                f"{call} a step takes {trace.makespan}, but {target.makespan} is possible"
-                + _because(known)
+            verdict.fail(f"{where}{with_them} nothing runs{because(known)}\n{error}")
+
+        def slow(trace, target, said=with_them):
+            return (
+                f"{said} a step takes {trace.makespan}, but {target.makespan} is possible"
+                + because(known)
             )
-        _in_memory(verdict, trace, target, p, m, known)
+
+        target = simulate(schedules.combined_1f1b(p, m, 1), PLAIN)
+        within(verdict, trace, target, where=where, slow=slow, full=_too_full(known))
     verdict.expect(
-        True, f"legal, at full speed and no forward too many for p={_list(sizes)}", "", points=2
+        True, f"legal, at full speed and no forward too many for p={listed(sizes)}", "", points=2
     )
 
 
@@ -134,49 +119,50 @@ def combined(verdict, answer):
         draw = verdict.random.randint
         sizes = [(p, p * draw(2, 3), draw(2, 3)) for p in (2, 4, 3)] + [(3, 3 * draw(2, 4), 1)]
         sizes += [(1, draw(3, 7), 1)]
-    for p, m, v in sizes:
-        rows = answer(p, m, v)
-        if not isinstance(rows, (list, tuple)) or not all(
-            isinstance(row, (list, tuple)) and not isinstance(row, Pair) for row in rows
-        ):
-            verdict.fail(
-                f"p={p}, m={m}, v={v}: {_short(rows)} is not a list of ops for each rank"
-                + (": is a return missing?" if rows is None else "")
-            )
-        if len(rows) != p:
-            verdict.fail(f"p={p}, m={m}, v={v}: there are lists for {len(rows)} ranks, not for {p}")
-        _good(verdict, rows, p, m, v)
+    made = []
+    for size in sizes:
+        given = rows(verdict, call("combined", "p m v", size), answer(*size), p=size[0])
+        made.append(_good(verdict, given, *size))
     verdict.figure = None
-    said = _list(f"p={p} m={m} v={v}" for p, m, v in sizes)
+    said = listed(f"p={p} m={m} v={v}" for p, m, v in sizes)
     verdict.expect(True, f"legal, at full speed and within memory for {said}", "", points=2)
-    p, m, v = sizes[0]
-    schedule = Schedule("yours", answer(p, m, v), loop(p, v), m)
-    lab = Lab(p * v, m, seed=verdict.seed(p))
-    target = simulate(schedules.combined_1f1b(p, m, v), HIDES.split(v))
-    run = lab.run(schedule, cost=HIDES.split(v))
-    verdict.agree(lab, run, 1, makespan=target.makespan, peak=target.peak_activations)
-    _experts(verdict, answer(p, m, v), p, m, v, points=1)
+    _fast_with_experts(verdict, made[0])
+
+    def run():
+        p, m, v = sizes[0]
+        lab, cost = Lab(p * v, m, seed=verdict.seed(p)), HIDES.split(v)
+        target = simulate(schedules.combined_1f1b(p, m, v), cost)
+        verdict.agree(
+            lab, lab.run(made[0], cost=cost), 1,
+            makespan=target.makespan, peak=target.peak_activations,
+        )  # fmt: skip
+        _experts(verdict, made[0], points=1)
+
+    verdict.on_ranks(2, run)
 
 
-def _good(verdict, rows, p, m, v):
-    """The rows are a legal schedule, as fast as combined 1F1B, in no more memory."""
-    where = f"p={p}, m={m}" + (f", v={v}" if v > 1 else "")
-    schedule = Schedule("yours", rows, loop(p, v), m)
+def _good(verdict, ranks, p, m, v):
+    """The schedule of these lists: legal, as fast as combined 1F1B, in no more memory."""
+    where = f"p={p}, m={m}" + (f", v={v}" if v > 1 else "") + ": "
+    schedule = Schedule("yours", ranks, loop(p, v), m)
     try:
         verify(schedule)
     except ScheduleError as error:
         hint = _why_refused(error, p, v)
-        verdict.fail(f"{where}: {hint}. In detail: {error}" if hint else f"{where}: {error}")
+        verdict.fail(f"{where}{hint}. In detail: {error}" if hint else f"{where}{error}")
     cost = HIDES.split(v)
     trace, target = (simulate(s, cost) for s in (schedule, schedules.combined_1f1b(p, m, v)))
     if trace != target:
-        verdict.figure = timeline(trace, predicted=target)
-    if trace.makespan > target.makespan:
-        verdict.fail(
-            f"{where}: with {cost} it takes {trace.makespan}, but {target.makespan} is possible: "
+        verdict.figure = over(trace, target)
+
+    def slow(trace, target):
+        return (
+            f"with {cost} it takes {trace.makespan}, but {target.makespan} is possible: "
             + _why_slow(trace, target)
         )
-    _in_memory(verdict, trace, target, p, m)
+
+    within(verdict, trace, target, where=where, slow=slow, full=_too_full())
+    return schedule
 
 
 def _why_refused(error, p, v):
@@ -200,7 +186,7 @@ def _why_refused(error, p, v):
 def _why_slow(trace, target):
     """What costs the time, as far as it can be seen."""
     found, wanted = (
-        sum(isinstance(item, Pair) for row in t.schedule.ranks for item in row)
+        sum(isinstance(item, Pair) for items in t.schedule.ranks for item in items)
         for t in (trace, target)
     )
     if not found:
@@ -213,8 +199,8 @@ def _why_slow(trace, target):
             f"it has {found} pairs, and {wanted} are possible: each forward of warm-up too many "
             "is a forward that nothing hides"
         )
-    for rank, rows in enumerate(zip(trace.schedule.ranks, target.schedule.ranks, strict=True)):
-        had, needed = (sum(not isinstance(item, Pair) for item in row) // 2 for row in rows)
+    for rank, both in enumerate(zip(trace.schedule.ranks, target.schedule.ranks, strict=True)):
+        had, needed = (sum(not isinstance(item, Pair) for item in items) // 2 for items in both)
         if had < needed:
             return (
                 f"rank {rank} runs {had} forwards before its first pair, and needs {needed}. A "
@@ -223,28 +209,38 @@ def _why_slow(trace, target):
     return "look at the order of the chunks"
 
 
-def _in_memory(verdict, trace, target, p, m, known=None):
-    for r, (held, most) in enumerate(
-        zip(trace.peak_activations, target.peak_activations, strict=True)
-    ):
-        if held > most:
-            verdict.fail(
-                f"p={p}, m={m}: rank {r} holds {held} activations, but {most} are enough"
-                + _because(known or "it runs more forwards ahead than it has to")
-            )
+def _too_full(known=None):
+    """What `within` says of a rank that holds too much."""
+    why = known or "it runs more forwards ahead than it has to"
+    return lambda rank, held, enough: (
+        f"rank {rank} holds {held} activations, but {enough} are enough: {why}"
+    )
 
 
-def _experts(verdict, rows, p, m, v, points):
-    """The schedule on p x 2 processes, with expert layers and their all-to-alls."""
-    schedule, model = Schedule("yours", rows, loop(p, v), m), Layers(1, ep=2)
-    target = simulate(schedules.combined_1f1b(p, m, v), model).makespan
-    lab = expert_lab(p, m, v, seed=verdict.seed(p))
-    run = lab.run(schedule, cost=model)
-    score = lab.check(run, makespan=target)
+def _with_experts(schedule):
+    """On p x 2 processes of expert layers: (where that is, the costs, the least makespan)."""
+    p, m = schedule.p, schedule.microbatches
+    model, best = Layers(1, ep=2), schedules.combined_1f1b(p, m, schedule.stages // p)
     where = f"{p} x 2 processes of expert layers, two streams: "
-    verdict.reasons += [(kind, where + text) for kind, text in score.reasons]
-    if score.passed:
-        verdict.points += points
+    return where, model, simulate(best, model).makespan
+
+
+def _fast_with_experts(verdict, schedule):
+    """The schedule takes no longer than combined 1F1B with expert layers, by simulation."""
+    where, model, least = _with_experts(schedule)
+    took = simulate(schedule, model).makespan
+    if took > least:
+        verdict.fail(f"{where}it takes {took}, but {least} is possible")
+
+
+def _experts(verdict, schedule, points):
+    """The schedule on p x 2 processes, with expert layers and their all-to-alls."""
+    where, model, least = _with_experts(schedule)
+    p, m = schedule.p, schedule.microbatches
+    lab = expert_lab(p, m, schedule.stages // p, seed=verdict.seed(p))
+    for kind, text in lab.check(lab.run(schedule, cost=model), makespan=least).reasons:
+        verdict.expect(kind == "yes", where + text, where + text)
+    verdict.points += points
 
 
 # ---- what is hidden
@@ -264,66 +260,51 @@ def total_time(verdict, answer):
             for p, F, B in ((4, 1, 2), (2, 2, 3), (3, 1, 1), (6, 1, 2), (1, 1, 2), (8, 2, 4))
         ]
 
-    def single(p, v):
-        return p * (v - 1) + 1
-
-    def of(n, p, m, v, F, B, FB):
+    def with_single(n, p, m, v, F, B, FB):
+        """Where n of the last rank's forwards have no partner."""
         return (p - 1 + n) * (F + B) / v + (m * v - n) * FB / v
 
+    def exact(p, m, v, F, B, FB):
+        return with_single(p * (v - 1) + 1, p, m, v, F, B, FB)
+
     mistakes = [
-        (
-            lambda p, m, v, F, B, FB: (m + (p - 1) / v) * (F + B),
-            "that is interleaved 1F1B without pairs",
-        ),
-        (
-            lambda p, m, v, F, B, FB: (p - 1) * (F + B) / v + m * FB,
-            "that takes every forward for paired. The last rank's warm-up has p(v-1)+1 that have "
-            "no partner, and as many backwards are left at its end",
-        ),
-        (
-            lambda p, m, v, F, B, FB: of(p * (v - 1), p, m, v, F, B, FB),
-            "the one more forward of warm-up, which has no partner either, is missing in n",
-        ),
-        (
-            lambda p, m, v, F, B, FB: of(single(p, v), p, m, v, F, B, FB) * v,
-            "those are whole ranks' times. Each of the m*v ops of a rank costs 1/v of that",
-        ),
-        (
-            lambda p, m, v, F, B, FB: of(single(p, v), p, m, v, F, B, FB) - (p - 1) * (F + B) / v,
-            "that is what the last rank works. Its first micro-batch has to come to it, and its "
-            "last gradient has to go back to rank 0: (p-1)(F+B)/v",
-        ),
-        (
-            lambda p, m, v, F, B, FB: (
-                (p - 1 + single(p, v)) * (F + B) / v + (m - single(p, v)) * FB / v
-            ),
-            "a rank runs m*v chunk-forwards, not m",
-        ),
-        (
-            lambda p, m, v, F, B, FB: of(
-                min(m * v, 2 * (p - 1) + p * (v - 1) + 1), p, m, v, F, B, FB
-            ),
-            "n is that of rank 0. But rank 0 waits while it has no partner, in any case: count on "
-            "the last rank, which never waits between its first op and its last",
-        ),
-        (
-            lambda p, m, v, F, B, FB: (
-                (p - 1) * FB / v + single(p, v) * (F + B) / v + (m * v - single(p, v)) * FB / v
-            ),
-            "on the way there and back nothing is paired: (p-1)(F+B)/v, not FB",
-        ),
-    ]
-    values = [verdict.number(f"total_time({', '.join(map(str, c))})", answer(*c)) for c in cases]
-    known = _known(values, mistakes, cases)
-    for (p, m, v, F, B, FB), value in zip(cases, values, strict=True):
+        (lambda p, m, v, F, B, FB: (m + (p - 1) / v) * (F + B),
+         "that is interleaved 1F1B without pairs"),
+        (lambda p, m, v, F, B, FB: (p - 1) * (F + B) / v + m * FB,
+         "that takes every forward for paired. The last rank's warm-up has p(v-1)+1 that have no "
+         "partner, and as many backwards are left at its end"),
+        (lambda p, m, v, F, B, FB: with_single(p * (v - 1), p, m, v, F, B, FB),
+         "the one more forward of warm-up, which has no partner either, is missing in n"),
+        (lambda p, m, v, F, B, FB: exact(p, m, v, F, B, FB) * v,
+         "those are whole ranks' times. Each of the m*v ops of a rank costs 1/v of that"),
+        (lambda p, m, v, F, B, FB: exact(p, m, v, F, B, FB) - (p - 1) * (F + B) / v,
+         "that is what the last rank works. Its first micro-batch has to come to it, and its last "
+         "gradient has to go back to rank 0: (p-1)(F+B)/v"),
+        (lambda p, m, v, F, B, FB: exact(p, m, v, F, B, FB) - m * (v - 1) * FB / v,
+         "a rank runs m*v chunk-forwards, not m"),
+        (lambda p, m, v, F, B, FB: with_single(min(m * v, p * (v + 1) - 1), p, m, v, F, B, FB),
+         "n is that of rank 0. But rank 0 waits while it has no partner, in any case: count on the "
+         "last rank, which never waits between its first op and its last"),
+        (lambda p, m, v, F, B, FB: exact(p, m, v, F, B, FB) - (p - 1) * (F + B - FB) / v,
+         "on the way there and back nothing is paired: (p-1)(F+B)/v, not FB"),
+    ]  # fmt: skip
+
+    def called(*case):
+        return call("total_time", "p m v F B FB", case)
+
+    def right(p, m, v, F, B, FB):
         cost = Cost(F=F, B=B, pair=FB).split(v)
-        right = simulate(schedules.combined_1f1b(p, m, v), cost).makespan
-        if abs(value - right) > 1e-6:
-            verdict.fail(
-                f"total_time(p={p}, m={m}, v={v}, F={F}, B={B}, FB={FB}) is {float(value):.6g}, "
-                f"but the simulation takes {float(right):.6g}"
-                + _because(known or "check each of the three terms on the picture of p=2, m=4, v=2")
-            )
+        return simulate(schedules.combined_1f1b(p, m, v), cost).makespan
+
+    def wrong(case, value, wanted):
+        return (
+            f"{called(*case)} is {float(value):.6g}, but the simulation takes {float(wanted):.6g}"
+        )
+
+    numbers(
+        verdict, answer, cases, call=called, right=right, wrong=wrong, mistakes=mistakes,
+        otherwise=": check each of the three terms on the picture of p=2, m=4, v=2", near=1e-6,
+    )  # fmt: skip
     verdict.expect(True, f"as simulated in all of {len(cases)} cases", "", points=2)
 
 
@@ -344,55 +325,46 @@ def paired_share(verdict, answer):
         return 2 * (p - 1 - r) + (v - 1) * p + 1
 
     mistakes = [
-        (
-            lambda p, m, v, r: 1 - share(ahead(p, v, r), p, m, v),
-            "that is the share that has no partner",
-        ),
-        (
-            lambda p, m, v, r: share(ahead(p, v, r) - 1, p, m, v),
-            "the extra forward of warm-up is missing: it has no partner either",
-        ),
-        (
-            lambda p, m, v, r: 1 - ahead(p, v, r) / (m * v),
-            "with few micro-batches the warm-up is all there is: a rank has m*v forwards, and a "
-            "share is never negative",
-        ),
-        (
-            lambda p, m, v, r: share(ahead(p, v, p - 1 - r), p, m, v),
-            "that is the rank at the other end. Rank 0 is the one that runs ahead most",
-        ),
-        (
-            lambda p, m, v, r: max(0, 1 - ahead(p, v, r) / m),
-            "a rank runs m*v chunk-forwards, not m",
-        ),
-        (
-            lambda p, m, v, r: share(2 * (p - 1 - r) + 1, p, m, v),
-            "the (v-1)p forwards of the chunks before the last one are missing",
-        ),
-        (
-            lambda p, m, v, r: share(p - 1 - r + (v - 1) * p + 1, p, m, v),
-            "the warm-up of rank r is 2(p-1-r) + (v-1)p + 1",
-        ),
-        (
-            lambda p, m, v, r: share(p * (v - 1) + 1, p, m, v),
-            "that is right for the last rank. The others run ahead by two forwards per rank",
-        ),
-        (
-            lambda p, m, v, r: 100 * share(ahead(p, v, r), p, m, v),
-            "that is a percentage. Give a part of 1",
-        ),
-    ]
-    values = [verdict.number(f"paired_share({', '.join(map(str, c))})", answer(*c)) for c in cases]
-    known = _known(values, mistakes, cases)
-    for (p, m, v, r), value in zip(cases, values, strict=True):
-        row = schedules.combined_1f1b(p, m, v).ranks[r]
-        paired = sum(isinstance(item, Pair) for item in row)
-        if abs(value - paired / (m * v)) > 1e-9:
-            verdict.fail(
-                f"paired_share(p={p}, m={m}, v={v}, r={r}) is {float(value):.4g}, but {paired} of "
-                f"rank {r}'s {m * v} forwards are in a pair"
-                + _because(known or "what is not in the warm-up is paired")
-            )
+        (lambda p, m, v, r: 1 - share(ahead(p, v, r), p, m, v),
+         "that is the share that has no partner"),
+        (lambda p, m, v, r: share(ahead(p, v, r) - 1, p, m, v),
+         "the extra forward of warm-up is missing: it has no partner either"),
+        (lambda p, m, v, r: 1 - ahead(p, v, r) / (m * v),
+         "with few micro-batches the warm-up is all there is: a rank has m*v forwards, and a share "
+         "is never negative"),
+        (lambda p, m, v, r: share(ahead(p, v, p - 1 - r), p, m, v),
+         "that is the rank at the other end. Rank 0 is the one that runs ahead most"),
+        (lambda p, m, v, r: max(0, 1 - ahead(p, v, r) / m),
+         "a rank runs m*v chunk-forwards, not m"),
+        (lambda p, m, v, r: share(2 * (p - 1 - r) + 1, p, m, v),
+         "the (v-1)p forwards of the chunks before the last one are missing"),
+        (lambda p, m, v, r: share(p - 1 - r + (v - 1) * p + 1, p, m, v),
+         "the warm-up of rank r is 2(p-1-r) + (v-1)p + 1"),
+        (lambda p, m, v, r: share(p * (v - 1) + 1, p, m, v),
+         "that is right for the last rank. The others run ahead by two forwards per rank"),
+        (lambda p, m, v, r: 100 * share(ahead(p, v, r), p, m, v),
+         "that is a percentage. Give a part of 1"),
+    ]  # fmt: skip
+
+    def called(*case):
+        return call("paired_share", "p m v r", case)
+
+    def paired(p, m, v, r):
+        items = schedules.combined_1f1b(p, m, v).ranks[r]
+        return sum(isinstance(item, Pair) for item in items)
+
+    def wrong(case, value, wanted):
+        p, m, v, r = case
+        return (
+            f"{called(*case)} is {float(value):.4g}, but {paired(*case)} of rank {r}'s {m * v} "
+            "forwards are in a pair"
+        )
+
+    numbers(
+        verdict, answer, cases, call=called, wrong=wrong, mistakes=mistakes,
+        right=lambda p, m, v, r: paired(p, m, v, r) / (m * v),
+        otherwise=": what is not in the warm-up is paired",
+    )  # fmt: skip
     verdict.expect(True, f"as counted on every rank of {len(sizes)} schedules", "", points=2)
 
 
@@ -460,18 +432,15 @@ def accepted(verdict, answer):
         ]
     for config in configs:
         said, broken = answer(dict(config)), Megatron(**config).broken()
-        call = f"accepted({_changed(config)})"
+        asked = f"accepted({_changed(config)})"
         if not isinstance(said, bool):
-            verdict.fail(
-                f"{call} gives {_short(said)}: return True or False"
-                + (": is a return missing?" if said is None else "")
-            )
+            verdict.fail(f"{asked} gives {short(said)}: return True or False{missing(said)}")
         if said and broken:
-            verdict.fail(f"{call} is True, but Megatron refuses it: {broken[0]}")
+            verdict.fail(f"{asked} is True, but Megatron refuses it: {broken[0]}")
         if not said and not broken:
             off = not config["overlap_moe_expert_parallel_comm"]
             odd = next((FINE[n] for n in FINE if config[n] != BASE[n]), "no rule forbids this")
-            verdict.fail(f"{call} is False, but Megatron accepts it: {WIDE if off else odd}")
+            verdict.fail(f"{asked} is False, but Megatron accepts it: {WIDE if off else odd}")
     verdict.expect(True, f"right for all of {len(configs)} configurations", "", points=2)
 
 
@@ -490,26 +459,26 @@ def choose(verdict, answer):
                  for p, v in ((4, 2), (4, 4), (8, 4), (6, 3), (8, 2))]  # fmt: skip
     cases = []
     for (p, m, v), weights in itertools.product(sizes, (1, 5, 20)):
-        times, held = _rivals(p, m, v)
-        needs = {n: x + weights * (2 if n == "DualPipe" else 1) for n, x in held.items()}
+        needs = _needs(p, m, v, weights)
         for cap in sorted({*needs.values(), *(x - 0.25 for x in needs.values()), 100}):
-            cases.append(((p, m, v, weights, cap), times, needs))
-    names = [answer(*case) for case, _, _ in cases]
-    known = _chosen_by_mistake(names, cases)
-    for name, (case, times, needs) in zip(names, cases, strict=True):
+            cases.append((p, m, v, weights, cap))
+    chosen = {case: answer(*case) for case in cases}
+    known = _chosen_by_mistake(chosen)
+    for case, name in chosen.items():
         p, m, v, weights, cap = case
-        call = f"choose(p={p}, m={m}, v={v}, weights={weights}, cap={cap:g})"
+        times, needs = _rivals(p, m, v)[0], _needs(p, m, v, weights)
+        asked = f"choose(p={p}, m={m}, v={v}, weights={weights}, cap={cap:g})"
         table = ", ".join(f"{n} takes {float(times[n]):g} and needs {needs[n]:g}" for n in times)
         table += f". {known}" if known else ""
         best = _fastest(times, needs, cap)
         if not (name is None or isinstance(name, str) and name in times):
-            verdict.fail(f"{call} gives {_short(name)}: the answer is {_list(times)}, or None")
+            verdict.fail(f"{asked} gives {short(name)}: the answer is {listed(times)}, or None")
         if name is None and best is not None:
-            verdict.fail(f"{call} gives None, but {best} fits: {table}")
+            verdict.fail(f"{asked} gives None, but {best} fits: {table}")
         if name is not None and needs[name] > cap:
-            verdict.fail(f"{call} gives {name}, which does not fit: {table}")
+            verdict.fail(f"{asked} gives {name}, which does not fit: {table}")
         if name is not None and times[name] > times[best]:
-            verdict.fail(f"{call} gives {name}, but {best} fits too, and is faster: {table}")
+            verdict.fail(f"{asked} gives {name}, but {best} fits too, and is faster: {table}")
     verdict.expect(True, f"the fastest that fits, in all of {len(cases)} cases", "", points=2)
 
 
@@ -526,84 +495,51 @@ def _rivals(p, m, v):
     return times, {name: max(t.peak_activations) / chunks for name, (t, chunks) in traces.items()}
 
 
+def _needs(p, m, v, weights):
+    """Of each schedule to choose from: activations and weights. DualPipe has two copies of them."""
+    held = _rivals(p, m, v)[1]
+    return {name: x + weights * (2 if name == "DualPipe" else 1) for name, x in held.items()}
+
+
 def _fastest(times, needs, cap):
     return min((n for n in times if needs[n] <= cap), key=times.get, default=None)
 
 
-def _chosen_by_mistake(names, cases):
+def _chosen_by_mistake(chosen):
     """The sentence for the first known mistake that chooses what the answer chose."""
 
-    def held(name, what):
-        return lambda p, v, weights, needs: needs | {name: what(p, v, weights)}
+    def choosing(mistaken):
+        """What is chosen when `mistaken` is what some of the schedules need."""
+
+        def fastest(p, m, v, weights, cap):
+            needs = _needs(p, m, v, weights)
+            return _fastest(_rivals(p, m, v)[0], needs | mistaken(p, v, weights, needs), cap)
+
+        return fastest
 
     mistakes = [
-        (
-            held("DualPipe", lambda p, v, w: w + p + 1),
-            "DualPipe holds the weights of two stages per rank",
-        ),
-        (
-            held("combined", lambda p, v, w: w + p + (p - 1) / v),
-            "p + (p-1)/v is what interleaved 1F1B holds: the extra forward is missing",
-        ),
-        (
-            held("combined", lambda p, v, w: w + p * (v + 1)),
-            "A chunk's activation is 1/v of a share's",
-        ),
-        (
-            held("combined", lambda p, v, w: 2 * w + p + p / v),
-            "Combined 1F1B has one copy of the model, in v parts",
-        ),
-        (
-            lambda p, v, w, needs: {n: x - w * (1 + (n == "DualPipe")) for n, x in needs.items()},
-            "The cap is for weights and activations together",
-        ),
-    ]
-    for wrong, sentence in mistakes:
-        if all(
-            name == _fastest(times, wrong(p, v, weights, needs), cap)
-            for name, ((p, _, v, weights, cap), times, needs) in zip(names, cases, strict=True)
-        ):
-            return sentence
-    if all(
-        name == _fastest(times, {n: x + 1e-9 for n, x in needs.items()}, case[-1])
-        for name, (case, times, needs) in zip(names, cases, strict=True)
-    ):
-        return "Exactly at the cap fits too"
-    return None
+        (lambda p, v, w, needs: {"DualPipe": w + p + 1},
+         "DualPipe holds the weights of two stages per rank"),
+        (lambda p, v, w, needs: {"combined": w + p + (p - 1) / v},
+         "p + (p-1)/v is what interleaved 1F1B holds: the extra forward is missing"),
+        (lambda p, v, w, needs: {"combined": w + p * (v + 1)},
+         "A chunk's activation is 1/v of a share's"),
+        (lambda p, v, w, needs: {"combined": 2 * w + p + p / v},
+         "Combined 1F1B has one copy of the model, in v parts"),
+        (lambda p, v, w, needs: {n: x - w * (1 + (n == "DualPipe")) for n, x in needs.items()},
+         "The cap is for weights and activations together"),
+        (lambda p, v, w, needs: {n: x + 1e-9 for n, x in needs.items()},
+         "Exactly at the cap fits too"),
+    ]  # fmt: skip
+    return recognised(chosen, [(choosing(mistaken), said) for mistaken, said in mistakes])
 
 
-# ---- words
+# ---- shared
 
 
-def _count(verdict, call, value):
+def _count(verdict, asked, value):
     """A number of forwards."""
-    value = verdict.number(call, value)
+    value = verdict.number(asked, value)
     if value != int(value) or value < 0:
-        verdict.fail(f"{call} gives {value}: a number of forwards is a whole number, 0 at least")
+        verdict.fail(f"{asked} gives {value}: a number of forwards is a whole number, 0 at least")
     return int(value)
-
-
-def _known(values, mistakes, cases):
-    """The sentence for the first known mistake that gives these values."""
-    for wrong, sentence in mistakes:
-        if all(abs(value - wrong(*c)) < 1e-9 for value, c in zip(values, cases, strict=True)):
-            return sentence
-    return None
-
-
-def _because(known):
-    return f": {known}" if known else ""
-
-
-def _short(value):
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def _row(values):
-    return " ".join(map(str, values))
-
-
-def _list(words):
-    *most, last = map(str, words)
-    return f"{', '.join(most)} and {last}" if most else last

@@ -2,14 +2,18 @@
 `Score`."""
 
 from fractions import Fraction
-
-import torch
+from functools import partial
 
 from ..run import Lab
-from ..run.tensor import ParallelMLP
+from ..run.late import Late
 from ..schedule import Cost, Grid, Op, Placement, Schedule, schedules, simulate
 from ..show import timeline
 from .exercise import exercise
+from .forms import numbers, recognised
+from .words import call, missing, short, show
+
+problems = Late("pp_lab.course.grid_problems")
+torch = Late("torch")
 
 COST = Cost(F=1, B=2, sync=3)
 
@@ -34,72 +38,68 @@ def layout(verdict, coordinates, members):
                 draw.shuffle(axes)
             low, high = (1, 2) if len(axes) == 5 else (2, 4)
             cases[k] = {axis: draw.randint(low, high) for axis in sizes}, "-".join(axes)
-    grids = [_grid(*case) for case in cases]
-    asked = [
-        (rank, *case) for case, grid in zip(cases, grids, strict=True) for rank in range(grid.size)
-    ]
-    for (sizes, order), grid in zip(cases, grids, strict=True):
-        for rank in range(grid.size):
-            call = f"coordinates({rank}, {sizes}, {order!r})"
-            got = coordinates(rank, dict(sizes), order)
-            if not isinstance(got, dict) or set(got) != set(sizes):
-                verdict.fail(
-                    f"{call} gives {_short(got)}: return a dict with a place for each of "
-                    f"{', '.join(sizes)}" + (". Is a return missing?" if got is None else "")
-                )
-            for axis in sizes:
-                verdict.number(f"{axis} in {call}", got[axis])
-            right = {axis: grid.coordinates(rank)[axis] for axis in sizes}
-            if got != right:
-                known = _first(
-                    text
-                    for wrong, text in PLACES
-                    if all(coordinates(r, dict(s), o) == wrong(r, s, o) for r, s, o in asked)
-                )
-                over = [axis for axis in sizes if not 0 <= got[axis] < sizes[axis]]
-                if over and not known:
-                    known = f"{over[0]} has places 0 to {sizes[over[0]] - 1}"
-                verdict.fail(
-                    f"{call} is {got}, and it should be {right}: "
-                    + (
-                        known
-                        or "the axis on the left varies fastest, the others when it is through"
-                    )
-                )
+    ranks = [(rank, *case) for case in cases for rank in range(_grid(*case).size)]
+    given = [(case, _place(verdict, coordinates, *case)) for case in ranks]
+    for (rank, sizes, order), got in given:
+        found = _grid(sizes, order).coordinates(rank)
+        right = {axis: found[axis] for axis in sizes}
+        if got != right:
+            known = recognised(given, PLACES)
+            over = [axis for axis in sizes if not 0 <= got[axis] < sizes[axis]]
+            if over and not known:
+                known = f"{over[0]} has places 0 to {sizes[over[0]] - 1}"
+            verdict.fail(
+                f"coordinates({rank}, {sizes}, {order!r}) is {got}, and it should be {right}: "
+                + (known or "the axis on the left varies fastest, the others when it is through")
+            )
     verdict.expect(True, f"coordinates: right for every rank of {len(cases)} layouts", "", points=1)
     groups = [
-        (rank, axis, *case)
-        for case, grid in zip(cases, grids, strict=True)
-        for axis in case[0]
-        for rank in range(grid.size)
+        (rank, axis, sizes, order)
+        for sizes, order in cases
+        for axis in sizes
+        for rank in range(_grid(sizes, order).size)
     ]
-    for rank, axis, sizes, order in groups:
-        call = f"members({rank}, {axis!r}, {sizes}, {order!r})"
-        got = members(rank, axis, dict(sizes), order)
-        if not isinstance(got, (list, tuple)):
-            verdict.fail(
-                f"{call} gives {_short(got)}: return a list of ranks"
-                + (". Is a return missing?" if got is None else "")
-            )
+    given = [(case, _group(verdict, members, *case)) for case in groups]
+    for (rank, axis, sizes, order), got in given:
         right = [*_grid(sizes, order).group(axis, rank)]
         if list(got) == right:
             continue
+        called = f"members({rank}, {axis!r}, {sizes}, {order!r}) "
         if rank not in got:
-            verdict.fail(f"{call} is {_short(got)}: rank {rank} is in its own group")
+            verdict.fail(f"{called}is {short(got)}: rank {rank} is in its own group")
         if len(got) != sizes[axis]:
-            verdict.fail(f"{call} has {len(got)} ranks, and a group of {axis} has {sizes[axis]}")
+            verdict.fail(f"{called}has {len(got)} ranks, and a group of {axis} has {sizes[axis]}")
         if sorted(got) == right:
-            verdict.fail(f"{call} is {_short(got)}: name the ranks in ascending order")
-        known = _first(
-            text
-            for wrong, text in GROUPS
-            if all([*members(r, a, dict(s), o)] == wrong(r, a, s, o) for r, a, s, o in groups)
-        )
+            verdict.fail(f"{called}is {short(got)}: name the ranks in ascending order")
         verdict.fail(
-            f"{call} is {_short(got)}, and it should be {right}: "
-            + (known or f"its members differ in {axis}, and in nothing else")
+            f"{called}is {short(got)}, and it should be {right}: "
+            + (recognised(given, GROUPS) or f"its members differ in {axis}, and in nothing else")
         )
     verdict.expect(True, f"members: right for {len(groups)} groups", "", points=2)
+
+
+def _place(verdict, coordinates, rank, sizes, order):
+    """What `coordinates` gives, if that is a number for each axis."""
+    called, got = f"coordinates({rank}, {sizes}, {order!r})", coordinates(rank, dict(sizes), order)
+    if not isinstance(got, dict) or set(got) != set(sizes):
+        verdict.fail(
+            f"{called} gives {short(got)}: return a dict with a place for each of "
+            f"{', '.join(sizes)}" + (". Is a return missing?" if got is None else "")
+        )
+    for axis in sizes:
+        verdict.number(f"{axis} in {called}", got[axis])
+    return dict(got)
+
+
+def _group(verdict, members, rank, axis, sizes, order):
+    """What `members` gives, if that is a list."""
+    got = members(rank, axis, dict(sizes), order)
+    if not isinstance(got, (list, tuple)):
+        verdict.fail(
+            f"members({rank}, {axis!r}, {sizes}, {order!r}) gives {short(got)}: return a list of "
+            "ranks" + (". Is a return missing?" if got is None else "")
+        )
+    return got[:]
 
 
 def _grid(sizes, order):
@@ -129,72 +129,27 @@ def _strided(wrong):
 
 
 PLACES = [
-    (
-        lambda r, s, o: _places(r, s, o.split("-")[::-1]),
-        "the axis on the left of the order varies fastest, not the one on the right",
-    ),
-    (
-        lambda r, s, o: _places(r, s, s),
-        "that takes the axes as they stand in sizes. The order says which varies fastest",
-    ),
-    (
-        _strided(lambda rank, stride, size: rank // stride),
-        "after the division the rest counts: take it modulo the size of the axis",
-    ),
-    (
-        _strided(lambda rank, stride, size: rank % size),
-        "each axis looks at what the axes before it left over: divide by their sizes",
-    ),
-    (
-        lambda r, s, o: {a: place + 1 for a, place in _places(r, s, o.split("-")).items()},
-        "places are counted from 0",
-    ),
-]
+    (lambda r, s, o: _places(r, s, o.split("-")[::-1]),
+     "the axis on the left of the order varies fastest, not the one on the right"),
+    (lambda r, s, o: _places(r, s, s),
+     "that takes the axes as they stand in sizes. The order says which varies fastest"),
+    (_strided(lambda rank, stride, size: rank // stride),
+     "after the division the rest counts: take it modulo the size of the axis"),
+    (_strided(lambda rank, stride, size: rank % size),
+     "each axis looks at what the axes before it left over: divide by their sizes"),
+    (lambda r, s, o: {a: place + 1 for a, place in _places(r, s, o.split("-")).items()},
+     "places are counted from 0"),
+]  # fmt: skip
 GROUPS = [
-    (
-        lambda r, a, s, o: [*range(r // s[a] * s[a], (r // s[a] + 1) * s[a])],
-        "those are neighbours in number. Only the fastest axis has its groups side by side",
-    ),
-    (
-        lambda r, a, s, o: [*_grid(s, "-".join(o.split("-")[::-1])).group(a, r)],
-        "the axis on the left of the order varies fastest, not the one on the right",
-    ),
-    (
-        lambda r, a, s, o: [*_grid(s, o).group(a, 0)],
-        "that is rank 0's group. The others' have other ranks",
-    ),
-]
+    (lambda r, a, s, o: [*range(r // s[a] * s[a], (r // s[a] + 1) * s[a])],
+     "those are neighbours in number. Only the fastest axis has its groups side by side"),
+    (lambda r, a, s, o: [*_grid(s, "-".join(o.split("-")[::-1])).group(a, r)],
+     "the axis on the left of the order varies fastest, not the one on the right"),
+    (lambda r, a, s, o: [*_grid(s, o).group(a, 0)],
+     "that is rank 0's group. The others' have other ranks"),
+]  # fmt: skip
 
 # ---- gradients, once
-
-
-def program(sync):
-    """A rank program that makes a mistake with the sync, for the lab to look at.
-
-    sync: "never", "undivided", "every micro-batch", "before the send", or "not on rank 1"
-    """
-
-    def reduced(rank):
-        gradients = rank.gradients()
-        for gradient in gradients.values():
-            rank.all_reduce(gradient, "dp")
-            gradient /= 1 if sync == "undivided" else rank.grid.dp
-        rank.set_gradients(gradients)
-
-    def wrong(rank):
-        for i in rank.mine:
-            rank.send_forward(i, rank.forward(i, rank.recv_forward(i)))
-        for i in rank.mine:
-            dx = rank.backward(i, rank.recv_backward(i))
-            if sync == "before the send" and i == rank.mine[-1]:
-                reduced(rank)
-            rank.send_backward(i, dx)
-            if sync == "every micro-batch":
-                reduced(rank)
-        if sync == "undivided" or sync == "not on rank 1" and rank.index != 1:
-            reduced(rank)
-
-    return wrong
 
 
 @exercise(points=4)
@@ -214,17 +169,17 @@ def train(verdict, answer):
         where = f"dp={dp}, pp={pp}"
         if verdict.figure is None:
             verdict.figure = timeline(run.trace)
-        _averaged(verdict, where, run, dp, "dp")
+        _averaged(verdict, where, run, dp)
         _once(verdict, where, run, m, _held(lab, grid, run))
         if run.trace.makespan > target.makespan:
             verdict.fail(
-                f"{where}: it takes {_show(run.trace.makespan)}, and "
-                f"{_show(target.makespan)} is possible{_slow(run, grid)}"
+                f"{where}: it takes {show(run.trace.makespan)}, and "
+                f"{show(target.makespan)} is possible{_slow(run, grid)}"
             )
         verdict.expect(
             True,
             f"{where}: equal to the single process with all {dp * m} micro-batches, in "
-            f"{_show(run.trace.makespan)}"
+            f"{show(run.trace.makespan)}"
             + (", each gradient summed once" if dp > 1 else ", where there is one copy only"),
             "",
             points=points,
@@ -240,7 +195,7 @@ def _held(lab, grid, run):
     ]
 
 
-def _averaged(verdict, where, run, dp, group):
+def _averaged(verdict, where, run, dp):
     """Gradients right; if not, say what they are."""
     kind, text = run.compare()
     if kind == "yes":
@@ -250,13 +205,13 @@ def _averaged(verdict, where, run, dp, group):
     want = torch.cat([right[n].flatten() for n in right if run.grads[n] is not None])
     factor = got.norm() / want.norm()
     if "times too" not in text and torch.allclose(got, factor * want) and abs(factor - 1) > 1e-6:
-        many = f"{_show(max(factor, 1 / factor))} times too {'large' if factor > 1 else 'small'}"
+        many = f"{show(max(factor, 1 / factor))} times too {'large' if factor > 1 else 'small'}"
         text = (
             f"all gradients are {many}. The loss is divided by the copy's own "
             f"micro-batches already; what is left is the mean over the {dp} copies"
         )
     elif any("all" in moved for moved in run.traffic):
-        text += f'. all_reduce without a group sums over all ranks, whatever their stage: "{group}"'
+        text += '. all_reduce without a group sums over all ranks, whatever their stage: "dp"'
     verdict.fail(f"{where}: {text}")
 
 
@@ -271,7 +226,7 @@ def _once(verdict, where, run, m, held):
         if dp > 1 and got > 1.001 * least:
             times = got / least
             verdict.fail(
-                f"{where}: right numbers, but rank {rank} sends {_show(times)} times what is "
+                f"{where}: right numbers, but rank {rank} sends {show(times)} times what is "
                 "needed"
                 + (
                     ": it reduces after every micro-batch. Gradients add up on their own rank "
@@ -318,44 +273,36 @@ def in_buckets(p, m, buckets):
 @exercise(points=2)
 def exposed(verdict, answer):
     """`exposed(r, B, sync, buckets)`: how long rank r reduces after the last backward of all."""
-    cases = [
-        (4, 2, 3, 1),
-        (4, 2, 5, 1),
-        (4, 2, 3, 2),
-        (3, 2, 1, 4),
-        (3, 2, 8, 4),
-        (2, 3, 3, 3),
-        (4, 1, 6, 2),
-    ]  # p, B, sync, buckets
+    # p, B, sync, buckets
+    cases = [(4, 2, 3, 1), (4, 2, 5, 1), (4, 2, 3, 2), (3, 2, 1, 4), (3, 2, 8, 4), (2, 3, 3, 3),
+             (4, 1, 6, 2)]  # fmt: skip
     if draw := verdict.random:
         cases = [(p, draw.randint(1, 4), 0, n) for p, _, _, n in cases]
         cases = [
             (p, B, draw.randint(B + 1, 4 * B) if k % 2 == 0 else draw.randint(1, B), n)
             for k, (p, B, _, n) in enumerate(cases)
         ]
-    asked = [(r, B, sync, n) for p, B, sync, n in cases for r in range(p)]
-    for p, B, sync, n in cases:
-        right = _exposed(p, B, sync, n)
+    called = partial(call, "exposed", "r B sync buckets")
+    asked = [(r, *case) for p, *case in cases for r in range(p)]
+    given = {case: verdict.number(called(case), answer(*case)) for case in asked}
+    for p, *case in cases:
+        right = _exposed(p, *case)
         for r in range(p):
-            call = f"exposed(r={r}, B={B}, sync={sync}, buckets={n})"
-            value = verdict.number(call, answer(r, B, sync, n))
+            value = given[(r, *case)]
             if value < 0:
                 verdict.fail(
-                    f"{call} is {_show(value)}: if it ends before the pipeline does, "
+                    f"{called((r, *case))} is {show(value)}: if it ends before the pipeline does, "
                     "nothing is exposed, 0"
                 )
             if abs(value - right[r]) > 1e-9:
-                known = _first(
-                    text
-                    for wrong, text in EXPOSED
-                    if all(abs(answer(*a) - wrong(*a)) < 1e-9 for a in asked)
-                ) or ("when is a bucket's gradient there, and when is the bucket before it sent?")
+                known = recognised(given, EXPOSED)
                 verdict.fail(
-                    f"{call} is {_show(value)}, but simulated with p={p} it is "
-                    f"{_show(right[r])}: {known}"
+                    f"{called((r, *case))} is {show(value)}, but simulated with p={p} it is "
+                    f"{show(right[r])}: {known or READY}"
                 )
+        B, sync, n = case
         verdict.reasons.append(
-            ("yes", f"B={B}, sync={sync}, buckets={n}: {' '.join(map(_show, right))}")
+            ("yes", f"B={B}, sync={sync}, buckets={n}: {' '.join(map(show, right))}")
         )
     verdict.points += 2
 
@@ -373,43 +320,32 @@ def _exposed(p, B, sync, buckets):
     ]
 
 
+READY = "when is a bucket's gradient there, and when is the bucket before it sent?"
+
+
 def _bucketed(end):
     return lambda r, B, sync, n: max(0, end(B, sync, n) - r * B)
 
 
 EXPOSED = [
-    (
-        lambda r, B, sync, n: sync,
-        "that is after a barrier at the end. A rank need not wait for the others' backwards: "
-        "those of the stages before it give it time",
-    ),
-    (
-        lambda r, B, sync, n: max(0, sync - r * B),
-        "that is one bucket. With more, a part is on its way while the last backward still runs",
-    ),
-    (
-        _bucketed(lambda B, sync, n: Fraction(sync, n)),
-        "the last bucket alone counts only as long as each is through before the next is ready. "
-        "If sync is longer than B, they queue",
-    ),
-    (
-        _bucketed(lambda B, sync, n: max(0, sync - B)),
-        "the first bucket starts when its own gradient is there, after B/buckets, not when the "
-        "backward starts. And the last one starts when the backward has ended",
-    ),
-    (
-        _bucketed(lambda B, sync, n: sync - B + Fraction(B, n)),
-        "that is right if the buckets queue. If they do not, the last one still has to be sent",
-    ),
-    (
-        _bucketed(lambda B, sync, n: max(sync - B, Fraction(sync, n))),
-        "the first bucket starts when its own gradient is there, after B/buckets",
-    ),
-    (
-        lambda r, B, sync, n: max(sync - B + Fraction(B, n), Fraction(sync, n)),
-        "that is rank 0. A later rank is done r backwards earlier",
-    ),
-]
+    (lambda r, B, sync, n: sync,
+     "that is after a barrier at the end. A rank need not wait for the others' backwards: "
+     "those of the stages before it give it time"),
+    (lambda r, B, sync, n: max(0, sync - r * B),
+     "that is one bucket. With more, a part is on its way while the last backward still runs"),
+    (_bucketed(lambda B, sync, n: Fraction(sync, n)),
+     "the last bucket alone counts only as long as each is through before the next is ready. "
+     "If sync is longer than B, they queue"),
+    (_bucketed(lambda B, sync, n: max(0, sync - B)),
+     "the first bucket starts when its own gradient is there, after B/buckets, not when the "
+     "backward starts. And the last one starts when the backward has ended"),
+    (_bucketed(lambda B, sync, n: sync - B + Fraction(B, n)),
+     "that is right if the buckets queue. If they do not, the last one still has to be sent"),
+    (_bucketed(lambda B, sync, n: max(sync - B, Fraction(sync, n))),
+     "the first bucket starts when its own gradient is there, after B/buckets"),
+    (lambda r, B, sync, n: max(sync - B + Fraction(B, n), Fraction(sync, n)),
+     "that is rank 0. A later rank is done r backwards earlier"),
+]  # fmt: skip
 
 # ---- one layer on several ranks
 
@@ -429,11 +365,7 @@ def mlp(verdict, forward, backward, to_sum):
         for part in parts:
             _tensor(verdict, f"mlp_forward with {t} ranks", part, right["y"].shape)
         if not _close(sum(parts), right["y"]):
-            known = _first(
-                text
-                for wrong, text in FORWARDS
-                if _close(parts[0], wrong(x, *_parts(A, B, t)[0], t))
-            )
+            known = _meant(parts[0], FORWARDS, x, *_parts(A, B, t)[0], t)
             verdict.fail(
                 f"mlp_forward, summed over {t} rank{'s' * (t > 1)}, is not y: "
                 + (known or "tanh(x @ A.T) @ B.T")
@@ -444,7 +376,7 @@ def mlp(verdict, forward, backward, to_sum):
         for a, b in _parts(A, B, t):
             got = backward(x.clone(), a.clone(), b.clone(), dy.clone())
             if not isinstance(got, (list, tuple)) or len(got) != 3:
-                verdict.fail(f"mlp_backward gives {_short(got)}: return dx, dA, dB")
+                verdict.fail(f"mlp_backward gives {short(got)}: return dx, dA, dB")
             for name, value, like in zip(("dx", "dA", "dB"), got, (x, a, b), strict=True):
                 _tensor(verdict, f"{name} of mlp_backward with {t} ranks", value, like.shape)
             found.append(got)
@@ -454,9 +386,7 @@ def mlp(verdict, forward, backward, to_sum):
             if not _close(value, right[name]):
                 part = _parts(A, B, t)[0]
                 mine = dict(zip(("dx", "dA", "dB"), found[0], strict=True))[name]
-                known = _first(
-                    text for wrong, text in BACKWARDS[name] if _close(mine, wrong(x, *part, dy, t))
-                )
+                known = _meant(mine, BACKWARDS[name], x, *part, dy, t)
                 whole = "summed over" if name == "dx" else "put together from"
                 verdict.fail(
                     f"{name}, {whole} {t} rank{'s' * (t > 1)}, is not autograd's: "
@@ -467,7 +397,7 @@ def mlp(verdict, forward, backward, to_sum):
     )
     names = to_sum()
     if not isinstance(names, (list, tuple, set)) or not all(n in right for n in names):
-        verdict.fail(f"to_sum gives {_short(names)}: return a list with names of y, dx, dA, dB")
+        verdict.fail(f"to_sum gives {short(names)}: return a list with names of y, dx, dA, dB")
     for name in ("y", "dx"):
         if name not in names:
             verdict.fail(
@@ -490,14 +420,8 @@ def _layer(seed, t, rows, hidden, inner):
     leaves = [tensor.clone().requires_grad_() for tensor in (x, A, B)]
     y = torch.tanh(leaves[0] @ leaves[1].T) @ leaves[2].T
     y.backward(dy)
-    return (
-        x,
-        A,
-        B,
-        dy,
-        {"y": y.detach()}
-        | {f"d{name}": leaf.grad for name, leaf in zip("xAB", leaves, strict=True)},
-    )
+    found = {f"d{name}": leaf.grad for name, leaf in zip("xAB", leaves, strict=True)}
+    return x, A, B, dy, {"y": y.detach(), **found}
 
 
 def _parts(A, B, t):
@@ -506,10 +430,7 @@ def _parts(A, B, t):
 
 def _tensor(verdict, what, value, shape):
     if not isinstance(value, torch.Tensor):
-        verdict.fail(
-            f"{what} gives {_short(value)}, not a tensor"
-            + (": is a return missing?" if value is None else "")
-        )
+        verdict.fail(f"{what} gives {short(value)}, not a tensor{missing(value)}")
     if value.shape != shape:
         verdict.fail(f"{what} has shape {list(value.shape)}, and it should be {list(shape)}")
 
@@ -518,26 +439,23 @@ def _close(a, b):
     return a.shape == b.shape and bool(torch.isclose(a, b, rtol=1e-9, atol=1e-9).all())
 
 
+def _meant(tensor, mistakes, *given):
+    """The sentence for the known mistake that makes this tensor, or None."""
+    return next((text for wrong, text in mistakes if _close(tensor, wrong(*given))), None)
+
+
 FORWARDS = [
     (lambda x, a, b, t: x @ a.T @ b.T, "the tanh between the two products is missing"),
-    (
-        lambda x, a, b, t: torch.tanh(x @ a.T @ b.T),
-        "tanh comes after the first product. There a rank has whole numbers; after the second "
-        "it has terms of sums, and tanh of a sum is not the sum of tanh",
-    ),
-    (
-        lambda x, a, b, t: torch.tanh(torch.tanh(x @ a.T) @ b.T),
-        "there is one tanh, after the first product",
-    ),
-    (
-        lambda x, a, b, t: torch.tanh(x @ a.T) @ b.T / t,
-        "the terms are added up, not averaged: do not divide",
-    ),
-    (
-        lambda x, a, b, t: x + torch.tanh(x @ a.T) @ b.T,
-        "x is added once, after the sum: if every rank adds it, it counts once for each",
-    ),
-]
+    (lambda x, a, b, t: torch.tanh(x @ a.T @ b.T),
+     "tanh comes after the first product. There a rank has whole numbers; after the second "
+     "it has terms of sums, and tanh of a sum is not the sum of tanh"),
+    (lambda x, a, b, t: torch.tanh(torch.tanh(x @ a.T) @ b.T),
+     "there is one tanh, after the first product"),
+    (lambda x, a, b, t: torch.tanh(x @ a.T) @ b.T / t,
+     "the terms are added up, not averaged: do not divide"),
+    (lambda x, a, b, t: x + torch.tanh(x @ a.T) @ b.T,
+     "x is added once, after the sum: if every rank adds it, it counts once for each"),
+]  # fmt: skip
 
 
 def _slope(x, a):
@@ -547,74 +465,36 @@ def _slope(x, a):
 BACKWARDS = {
     "dB": [
         (lambda x, a, b, dy, t: dy.T @ (x @ a.T), "B multiplies tanh(x @ A.T), not x @ A.T"),
-        (
-            lambda x, a, b, dy, t: dy.T @ torch.tanh(x @ a.T) / t,
-            "do not divide: dy is whole on every rank",
-        ),
+        (lambda x, a, b, dy, t: dy.T @ torch.tanh(x @ a.T) / t,
+         "do not divide: dy is whole on every rank"),
     ],
     "dA": [
-        (
-            lambda x, a, b, dy, t: (dy @ b).T @ x,
-            "the slope of tanh, 1 - tanh², is missing between the two products",
-        ),
-        (
-            lambda x, a, b, dy, t: (dy @ b * (1 - (x @ a.T) ** 2)).T @ x,
-            "the slope is 1 - tanh(x @ A.T)², and not of x @ A.T itself",
-        ),
-        (
-            lambda x, a, b, dy, t: (dy @ b * torch.tanh(x @ a.T)).T @ x,
-            "the slope of tanh is 1 - tanh²",
-        ),
+        (lambda x, a, b, dy, t: (dy @ b).T @ x,
+         "the slope of tanh, 1 - tanh², is missing between the two products"),
+        (lambda x, a, b, dy, t: (dy @ b * (1 - (x @ a.T) ** 2)).T @ x,
+         "the slope is 1 - tanh(x @ A.T)², and not of x @ A.T itself"),
+        (lambda x, a, b, dy, t: (dy @ b * torch.tanh(x @ a.T)).T @ x,
+         "the slope of tanh is 1 - tanh²"),
     ],
     "dx": [
         (lambda x, a, b, dy, t: dy @ b @ a, "the slope of tanh is missing on the way to x"),
-        (
-            lambda x, a, b, dy, t: (dy @ b * _slope(x, a)) @ a / t,
-            "the terms are added up, not averaged: do not divide",
-        ),
-        (
-            lambda x, a, b, dy, t: dy + (dy @ b * _slope(x, a)) @ a,
-            "the layer is without the residual path: dy is not added",
-        ),
+        (lambda x, a, b, dy, t: (dy @ b * _slope(x, a)) @ a / t,
+         "the terms are added up, not averaged: do not divide"),
+        (lambda x, a, b, dy, t: dy + (dy @ b * _slope(x, a)) @ a,
+         "the layer is without the residual path: dy is not added"),
     ],
-}
+}  # fmt: skip
 
 # ---- what crosses a stage boundary
-
-
-def blocks(hidden, layers, vocabulary=None):
-    """Layers that tensor parallelism can share; with a vocabulary between two tied embeddings."""
-    inside = [ParallelMLP(hidden, seed=k) for k in range(layers)]
-    if vocabulary is None:
-        return inside
-    first = torch.nn.Embedding(vocabulary, hidden, dtype=torch.float64)
-    last = torch.nn.Linear(hidden, vocabulary, bias=False, dtype=torch.float64)
-    random = torch.Generator().manual_seed(vocabulary)
-    with torch.no_grad():
-        first.weight.copy_(torch.randn(first.weight.shape, generator=random, dtype=torch.float64))
-        first.weight *= hidden**-0.5
-    last.weight = first.weight
-    return [first, *inside, last]
-
-
-def rows_lab(stages, m, rows, hidden, layers, seed=0):
-    """A lab whose blocks can be shared: micro-batches of [rows, hidden]."""
-    random = torch.Generator().manual_seed(seed)
-    inputs, targets = torch.randn(2, m * rows, hidden, generator=random, dtype=torch.float64)
-    return Lab(stages, m, blocks=blocks(hidden, layers), inputs=inputs, targets=targets)
 
 
 @exercise(points=2)
 def crossing(verdict, answer):
     """`crossing(s, b, h, tp, cp, sequence_parallel, size)`: bytes that a rank sends."""
     runs = [(8, 1, 6, 2, 1, False, 8), (8, 1, 6, 2, 1, True, 8), (4, 2, 5, 1, 2, False, 8)]
-    more = [
-        (2048, 1, 12288, 8, 1, True, 2),
-        (2048, 4, 1024, 8, 2, True, 2),
-        (4096, 2, 512, 4, 4, False, 2),
-        (16, 3, 8, 1, 1, False, 4),
-        (64, 2, 8, 4, 2, True, 4),
-    ]
+    more = [(2048, 1, 12288, 8, 1, True, 2), (2048, 4, 1024, 8, 2, True, 2),
+            (4096, 2, 512, 4, 4, False, 2), (16, 3, 8, 1, 1, False, 4),
+            (64, 2, 8, 4, 2, True, 4)]  # fmt: skip
     if draw := verdict.random:
         runs = [
             (4 * draw.randint(1, 3), draw.randint(1, 2), 2 * draw.randint(2, 4), *rest)
@@ -624,37 +504,40 @@ def crossing(verdict, answer):
             (s * draw.randint(1, 3), draw.randint(1, 4), h * draw.randint(1, 3), *rest)
             for s, _, h, *rest in more
         ]
-    cases = [*runs, *more]
-    for case in cases:
-        s, b, h, tp, cp, sequence_parallel, size = case
-        call = (
-            f"crossing(s={s}, b={b}, h={h}, tp={tp}, cp={cp}, "
-            f"sequence_parallel={sequence_parallel}, size={size})"
-        )
-        value = verdict.number(call, answer(*case))
-        right = _crossing(*case)
-        if abs(value - right) > 1e-9 * right:
-            known = (
-                _first(
-                    text
-                    for wrong, text in CROSSINGS
-                    if all(abs(answer(*c) - wrong(*c)) <= 1e-9 * wrong(*c) for c in cases)
-                )
-                or "count the numbers in the tensor that a rank holds, then their bytes"
-            )
-            verdict.fail(f"{call} is {_show(value)}, and it should be {_show(right)}: {known}")
+    names, cases = "s b h tp cp sequence_parallel size", [*runs, *more]
+    otherwise = ": count the numbers in the tensor that a rank holds, then their bytes"
+    given = _formula(verdict, "crossing", names, answer, cases, _crossing, CROSSINGS, otherwise)
     verdict.expect(True, f"[s/(TP·CP), b, h] or [s/CP, b, h], for {len(cases)} sizes", "", points=1)
-    for s, b, h, tp, cp, sequence_parallel, size in runs:
-        grid = Grid(tp=tp, cp=cp, pp=2, sequence_parallel=sequence_parallel)
-        run = rows_lab(2, 2, s * b, h, 2).run(schedules.one_f_one_b(2, 2), grid=grid)
-        sent = run.message_bytes[0] / run.messages[0]
-        got = answer(s, b, h, tp, cp, sequence_parallel, size)
-        verdict.expect(
-            sent == got,
-            f"{grid}{', sequence parallel' * sequence_parallel}: {_show(sent)} bytes, as counted",
-            f"{grid}: the ranks counted {_show(sent)} bytes",
-        )
-    verdict.points += 1
+
+    def count():
+        for case in runs:
+            s, b, h, tp, cp, sequence_parallel, _ = case
+            grid = Grid(tp=tp, cp=cp, pp=2, sequence_parallel=sequence_parallel)
+            lab = problems.rows_lab(2, 2, s * b, h, 2)
+            run = lab.run(schedules.one_f_one_b(2, 2), grid=grid)
+            sent = run.message_bytes[0] / run.messages[0]
+            verdict.expect(
+                sent == given[case],
+                f"{grid}{', sequence parallel' * sequence_parallel}: {show(sent)} bytes, as "
+                "counted",
+                f"{grid}: the ranks counted {show(sent)} bytes",
+            )
+        verdict.points += 1
+
+    verdict.on_ranks(1, count)
+
+
+def _formula(verdict, name, names, answer, cases, right, mistakes, otherwise):
+    """`numbers`, of a formula for bytes."""
+
+    def called(*case):
+        return call(name, names, case)
+
+    def wrong(case, value, wanted):
+        return f"{called(*case)} is {show(value)}, and it should be {show(wanted)}"
+
+    return numbers(verdict, answer, cases, call=called, right=right, wrong=wrong,
+                   mistakes=mistakes, otherwise=otherwise)  # fmt: skip
 
 
 def _crossing(s, b, h, tp, cp, sequence_parallel, size):
@@ -662,60 +545,25 @@ def _crossing(s, b, h, tp, cp, sequence_parallel, size):
 
 
 CROSSINGS = [
-    (
-        lambda s, b, h, tp, cp, sp, size: s * b * h * size / (tp * cp),
-        "without sequence parallelism every tensor-parallel rank holds all rows after its sum, "
-        "and sends them",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: s * b * h * size / cp,
-        "with sequence parallelism a rank holds 1/tp of the rows outside the products",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: s * b * h * size / (tp if sp else 1),
-        "context parallelism cuts the sequence too: each rank has s/cp of it",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: _crossing(s, b, h, tp, cp, sp, 1),
-        "that counts numbers. Each has `size` bytes",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: _crossing(s, 1, h, tp, cp, sp, size),
-        "the micro-batch has b sequences",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: 2 * _crossing(s, b, h, tp, cp, sp, size),
-        "that is forward and backward. Asked is one message",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: s * b * h * size,
-        "that is the whole tensor. A rank sends the part that it holds",
-    ),
-    (
-        lambda s, b, h, tp, cp, sp, size: _crossing(s, b, h, tp, cp, not sp, size),
-        "the other way round: it is sequence parallelism that cuts the rows between tp ranks",
-    ),
-]
+    (lambda s, b, h, tp, cp, sp, size: s * b * h * size / (tp * cp),
+     "without sequence parallelism every tensor-parallel rank holds all rows after its sum, "
+     "and sends them"),
+    (lambda s, b, h, tp, cp, sp, size: s * b * h * size / cp,
+     "with sequence parallelism a rank holds 1/tp of the rows outside the products"),
+    (lambda s, b, h, tp, cp, sp, size: s * b * h * size / (tp if sp else 1),
+     "context parallelism cuts the sequence too: each rank has s/cp of it"),
+    (lambda s, b, h, tp, cp, sp, size: _crossing(s, b, h, tp, cp, sp, 1),
+     "that counts numbers. Each has `size` bytes"),
+    (lambda s, b, h, tp, cp, sp, size: _crossing(s, 1, h, tp, cp, sp, size),
+     "the micro-batch has b sequences"),
+    (lambda *case: 2 * _crossing(*case), "that is forward and backward. Asked is one message"),
+    (lambda s, b, h, tp, cp, sp, size: s * b * h * size,
+     "that is the whole tensor. A rank sends the part that it holds"),
+    (lambda s, b, h, tp, cp, sp, size: _crossing(s, b, h, tp, cp, not sp, size),
+     "the other way round: it is sequence parallelism that cuts the rows between tp ranks"),
+]  # fmt: skip
 
 # ---- a weight on two stages
-
-
-def words_lab(stages, m, vocabulary=11, hidden=6, length=5, seed=0):
-    """Next-word prediction with one embedding at both ends: blocks 0 and 3."""
-    random = torch.Generator().manual_seed(seed)
-    words = torch.randint(0, vocabulary, (2 * m, length + 1), generator=random)
-
-    def loss(y, targets):
-        return torch.nn.functional.cross_entropy(y.flatten(0, 1), targets.flatten())
-
-    return Lab(
-        stages,
-        m,
-        blocks=blocks(hidden, 2, vocabulary),
-        inputs=words[:, :-1],
-        targets=words[:, 1:],
-        loss=loss,
-    )
 
 
 @exercise(points=3)
@@ -726,7 +574,7 @@ def tied(verdict, answer):
         cases = [(dp, pp, draw.randint(2, 4), points) for dp, pp, _, points in cases]
     for dp, pp, m, points in cases:
         grid, where = Grid(dp=dp, pp=pp), f"dp={dp}, pp={pp}"
-        lab = words_lab(pp, dp * m, hidden=6, seed=verdict.seed(dp))
+        lab = problems.words_lab(pp, dp * m, hidden=6, seed=verdict.seed(dp))
         run = lab.run(answer, grid=grid, cost=COST)
         kind, text = run.compare()
         if kind == "no":
@@ -757,7 +605,7 @@ def _tie(run):
         factor = got.norm() / want.norm()
         if abs(factor - 1) > 1e-6 and torch.allclose(got, factor * want):
             return (
-                f". {name} is {_show(factor)} times what it should be: the parts of the two "
+                f". {name} is {show(factor)} times what it should be: the parts of the two "
                 "ends are added up, not averaged, and once"
             )
     return ""
@@ -772,15 +620,10 @@ def volumes(verdict, tp_bytes, pp_bytes, dp_bytes):
     sizes = [(8, 6, 2, 4, 2), (12, 4, 3, 3, 2)]  # rows, hidden, layers of a stage, m, tp or dp
     if draw := verdict.random:
         sizes = [
-            (
-                2 * draw.randint(2, 6),
-                2 * draw.randint(2, 4),
-                draw.randint(1, 3),
-                draw.randint(2, 5),
-                2,
-            )
+            (2 * draw.randint(2, 6), 2 * draw.randint(2, 4), draw.randint(1, 3),
+             draw.randint(2, 5), 2)
             for _ in sizes
-        ]
+        ]  # fmt: skip
     more = [(2048, 12288, 2, 12, 4, 64, 8), (64, 512, 4, 3, 2, 5, 4), (32, 64, 2, 5, 4, 8, 1)]
     if draw:
         more = [
@@ -788,47 +631,42 @@ def volumes(verdict, tp_bytes, pp_bytes, dp_bytes):
             for n, h, size, layers, sums, _, t in more
         ]
     cases = [(n, h, 8, layers, 2, m, t) for n, h, layers, m, t in sizes] + more
-    _formula(verdict, "tp_bytes", "n, h, size, layers, sums, m, t", tp_bytes, cases, _tp, TP)
+    tp = _volume(verdict, "tp_bytes", "n h size layers sums m t", tp_bytes, cases, _tp, TP)
     cases = [(n, h, size, m) for n, h, size, _, _, m, _ in cases]
-    _formula(verdict, "pp_bytes", "n, h, size, m", pp_bytes, cases, _pp, PP)
+    pp = _volume(verdict, "pp_bytes", "n h size m", pp_bytes, cases, _pp, PP)
     cases = [(n * h * layers, size, d) for n, h, size, layers, _, _, d in more]
     cases += [(1200, 4, 2), (900, 8, 3)]
-    _formula(verdict, "dp_bytes", "params, size, d", dp_bytes, cases, _dp, DP)
+    _volume(verdict, "dp_bytes", "params size d", dp_bytes, cases, _dp, DP)
     verdict.points += 2
     (n, h, layers, m, t), (rows, width, deep, few, d) = sizes
-    run = rows_lab(3, m, n, h, 3 * layers).run(schedules.one_f_one_b(3, m), grid=Grid(tp=t, pp=3))
-    _counted(verdict, "tp_bytes", run.traffic[t]["tp"][1], tp_bytes(n, h, 8, layers, 2, m, t))
-    _counted(verdict, "pp_bytes", run.message_bytes[t], pp_bytes(n, h, 8, m))
-    lab = rows_lab(3, d * few, rows, width, 3 * deep)
-    run = lab.run(schedules.one_f_one_b(3, few), grid=Grid(dp=d, pp=3))
-    held = _held(lab, run.grid, run)[d] // 8
-    _counted(verdict, "dp_bytes", run.traffic[d]["dp-cp"][1], dp_bytes(held, 8, d))
-    verdict.points += 1
+
+    def count():
+        lab = problems.rows_lab(3, m, n, h, 3 * layers)
+        run = lab.run(schedules.one_f_one_b(3, m), grid=Grid(tp=t, pp=3))
+        counted = run.traffic[t]["tp"][1]
+        _counted(verdict, "tp_bytes", counted, tp[n, h, 8, layers, 2, m, t])
+        _counted(verdict, "pp_bytes", run.message_bytes[t], pp[n, h, 8, m])
+        lab = problems.rows_lab(3, d * few, rows, width, 3 * deep)
+        run = lab.run(schedules.one_f_one_b(3, few), grid=Grid(dp=d, pp=3))
+        held = _held(lab, run.grid, run)[d] // 8
+        _counted(verdict, "dp_bytes", run.traffic[d]["dp-cp"][1], dp_bytes(held, 8, d))
+        verdict.points += 1
+
+    verdict.on_ranks(1, count)
 
 
-def _formula(verdict, name, names, answer, cases, right, mistakes):
-    for case in cases:
-        given = ", ".join(f"{n}={v}" for n, v in zip(names.split(", "), case, strict=True))
-        call, want = f"{name}({given})", right(*case)
-        value = verdict.number(call, answer(*case))
-        if abs(value - want) > 1e-9 * max(want, 1):
-            known = _first(
-                text
-                for wrong, text in mistakes
-                if all(abs(answer(*c) - wrong(*c)) <= 1e-9 * abs(wrong(*c)) for c in cases)
-            )
-            verdict.fail(
-                f"{call} is {_show(value)}, and it should be {_show(want)}: "
-                + (known or "how often is something sent, and how much each time?")
-            )
+def _volume(verdict, name, names, answer, cases, right, mistakes):
+    otherwise = ": how often is something sent, and how much each time?"
+    given = _formula(verdict, name, names, answer, cases, right, mistakes, otherwise)
     verdict.reasons.append(("yes", f"{name}: right for {len(cases)} sizes"))
+    return given
 
 
 def _counted(verdict, name, counted, value):
     verdict.expect(
         abs(value - counted) < 1e-6,
-        f"{name}: {_show(counted)}, as counted on the middle stage of a real run",
-        f"{name} says {_show(value)}, but a rank of the middle stage counted {_show(counted)}",
+        f"{name}: {show(counted)}, as counted on the middle stage of a real run",
+        f"{name} says {show(value)}, but a rank of the middle stage counted {show(counted)}",
     )
 
 
@@ -845,56 +683,41 @@ def _dp(params, size, d):
 
 
 TP = [
-    (
-        lambda n, h, z, L, k, m, t: _tp(n, h, z, L, k, 1, t),
-        "that is one micro-batch, and a step has m",
-    ),
-    (lambda n, h, z, L, k, m, t: _tp(n, h, z, 1, k, m, t), "every layer of the stage has its sums"),
+    (lambda n, h, z, L, k, m, t: _tp(n, h, z, L, k, 1, t),
+     "that is one micro-batch, and a step has m"),
+    (lambda n, h, z, L, k, m, t: _tp(n, h, z, 1, k, m, t),
+     "every layer of the stage has its sums"),
     (lambda n, h, z, L, k, m, t: _tp(n, h, z, L, 1, m, t), "a layer has several sums"),
     (lambda n, h, z, L, k, m, t: _tp(n, h, 1, L, k, m, t), "that counts numbers, not bytes"),
-    (
-        lambda n, h, z, L, k, m, t: _tp(n, h, z, L, k, m, t) / 2,
-        "a ring goes round twice in an "
-        "all-reduce: once to add up, once to hand out, (t-1)/t of the tensor each time",
-    ),
-    (
-        lambda n, h, z, L, k, m, t: n * h * z * L * k * m,
-        "a ring of t ranks sends 2(t-1)/t of the tensor from each",
-    ),
-    (
-        lambda n, h, z, L, k, m, t: 2 * n * h * z * L * k * m,
-        "that is for very many ranks: a ring of t sends 2(t-1)/t of the tensor from each",
-    ),
-    (
-        lambda n, h, z, L, k, m, t: 2 * (t - 1) * n * h * z * L * k * m,
-        "that is all t ranks together: one of them sends 1/t of it",
-    ),
-]
+    (lambda *case: _tp(*case) / 2,
+     "a ring goes round twice in an all-reduce: once to add up, once to hand out, (t-1)/t of the "
+     "tensor each time"),
+    (lambda n, h, z, L, k, m, t: n * h * z * L * k * m,
+     "a ring of t ranks sends 2(t-1)/t of the tensor from each"),
+    (lambda n, h, z, L, k, m, t: 2 * n * h * z * L * k * m,
+     "that is for very many ranks: a ring of t sends 2(t-1)/t of the tensor from each"),
+    (lambda n, h, z, L, k, m, t: 2 * (t - 1) * n * h * z * L * k * m,
+     "that is all t ranks together: one of them sends 1/t of it"),
+]  # fmt: skip
 PP = [
-    (
-        lambda n, h, z, m: n * h * z * m,
-        "a middle stage sends twice for each micro-batch: the output "
-        "forward and the gradient backward",
-    ),
+    (lambda n, h, z, m: n * h * z * m,
+     "a middle stage sends twice for each micro-batch: the output forward and the gradient "
+     "backward"),
     (lambda n, h, z, m: 2 * n * h * z, "that is one micro-batch, and a step has m"),
     (lambda n, h, z, m: n * h * z, "that is one message: there are two for each micro-batch"),
     (lambda n, h, z, m: 2 * n * h * m, "that counts numbers, not bytes"),
     (lambda n, h, z, m: 4 * n * h * z * m, "count what a rank sends, not what it receives too"),
-]
+]  # fmt: skip
 DP = [
     (lambda P, z, d: P * z, "a ring of d ranks sends 2(d-1)/d of the tensor from each"),
     (lambda P, z, d: 2 * P * z, "that is for very many copies: with d it is 2(d-1)/d"),
-    (
-        lambda P, z, d: _dp(P, z, d) / 2,
-        "a ring goes round twice in an all-reduce: once to add up, once to hand out",
-    ),
+    (lambda P, z, d: _dp(P, z, d) / 2,
+     "a ring goes round twice in an all-reduce: once to add up, once to hand out"),
     (lambda P, z, d: _dp(P, 1, d), "that counts numbers, not bytes"),
     (lambda P, z, d: 2 * (d - 1) * P * z, "that is all d ranks together: one of them sends 1/d"),
-    (
-        lambda P, z, d: _dp(P, z, d) / d,
-        "each copy has all of the stage's gradients: the tensor is not a d-th of them",
-    ),
-]
+    (lambda P, z, d: _dp(P, z, d) / d,
+     "each copy has all of the stage's gradients: the tensor is not a d-th of them"),
+]  # fmt: skip
 
 
 def step(n, h, size, layers, params, m, t, d):
@@ -905,20 +728,3 @@ def step(n, h, size, layers, params, m, t, d):
         "PP": float(_pp(n, h, size, m)),
         "DP": float(_dp(params, size, d)),
     }
-
-
-# ---- words
-
-
-def _first(found):
-    return next(iter(found), None)
-
-
-def _show(value):
-    value = float(value)
-    return f"{value:.0f}" if value == int(value) else f"{value:.6g}"
-
-
-def _short(value):
-    text = repr(value)
-    return text if len(text) <= 70 else f"{text[:69]}…"

@@ -1,48 +1,14 @@
-"""The checks of labs/10_choose.ipynb, and the networks and clusters of its cases."""
+"""The checks of labs/10_choose.ipynb."""
 
-from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 
-from ..schedule import (
-    Cluster,
-    Config,
-    Cost,
-    Estimate,
-    Network,
-    configurations,
-    ranked,
-    schedules,
-    simulate,
-)
-from .exercise import exercise, recognised
-
-GIB = 2**30
-
-# ---- the cases. 80 GB GPUs of which 72 GiB may be used; achieved FLOP/s are an assumption.
-A100 = Cluster(gpus=1024, flops=2e14, inside=240e9, across=25e9)
-H800 = Cluster(gpus=2048, flops=5e14, inside=160e9, across=50e9)
-GPT_146B = Network(layers=80, hidden=12288, heads=96, sequence=2048, vocab=51200)
-GPT_175B = replace(GPT_146B, layers=96)
-GPT_530B = replace(GPT_146B, layers=105, hidden=20480, heads=128)
-MOE_671B = Network(
-    layers=61, hidden=7168, heads=128, sequence=4096, vocab=129280, ffn=18432, gated=True,
-    tied=False, experts=256, top_k=8, expert_ffn=2048, shared=1, dense=3, nodes=4,
-)  # fmt: skip
-
-
-def table(estimates):
-    """Print estimates, the fastest first, and where the time of each goes: useful work, what is
-    done beside it (all-reduces, all-to-alls, recompute), bubble, sync that nothing hides."""
-    rows = sorted(estimates, key=lambda e: e.step)
-    print(" step s  slower  useful  beside  bubble    sync   GiB")
-    for e in rows:
-        useful, busy = e.efficiency, sum(e.trace.busy) / e.config.pp / e.step
-        after = 1 - e.trace.makespan / e.step
-        parts = (e.step / rows[0].step - 1, useful, busy - useful, 1 - busy - after, after)
-        shares = " ".join(f"{abs(part):7.1%}" for part in parts)
-        print(f"{e.step:7.2f} {shares} {e.memory / GIB:5.1f}  {e.config}")
-
+from ..plan import Cluster, Config, Estimate, Network, configurations, ranked
+from ..plan.network import GIB
+from ..schedule import Cost, schedules, simulate
+from .exercise import exercise
+from .forms import recognised
+from .words import call, missing, short
 
 # ---- what no other beats
 
@@ -59,14 +25,13 @@ def undominated(verdict, answer):
     ]
     if draw := verdict.random:
         cases += [[tuple(draw.randint(0, 4) for _ in range(3)) for _ in range(8)] for _ in range(4)]
-    got = [_indices(verdict, answer(list(points)), points) for points in cases]
-    for points, kept in zip(cases, got, strict=True):
+    given = [((points,), _indices(verdict, answer(list(points)), points)) for points in cases]
+    for (points,), kept in given:
         right = _undominated(points)
         if kept != right:
-            known = recognised(lambda p: sorted(answer(list(p))), DOMINATED, [(p,) for p in cases])
             verdict.fail(
                 f"undominated({points}) keeps {kept}, not {right}: "
-                + (known or _why_not(points, kept, right))
+                + (recognised(given, DOMINATED) or _why_not(points, kept, right))
             )
     verdict.expect(
         True, f"{len(cases)} sets of points: what is kept is what nothing beats", "", points=2
@@ -74,18 +39,17 @@ def undominated(verdict, answer):
 
 
 def _indices(verdict, got, points):
-    call = f"undominated({points})"
+    called = f"undominated({points})"
     if not isinstance(got, (list, tuple, set)):
-        verdict.fail(
-            f"{call} gives {_short(got)}, not a list of whole numbers"
-            + (": is a return missing?" if got is None else "")
-        )
+        verdict.fail(f"{called} gives {short(got)}, not a list of whole numbers{missing(got)}")
     if any(tuple(k) in points for k in got if isinstance(k, (list, tuple))):
-        verdict.fail(f"{call} gives the points themselves: return their numbers, counted from 0")
+        verdict.fail(f"{called} gives the points themselves: return their numbers, counted from 0")
     if not all(isinstance(k, Integral) and not isinstance(k, bool) for k in got):
-        verdict.fail(f"{call} gives {_short(got)}: return whole numbers, counted from 0")
+        verdict.fail(f"{called} gives {short(got)}: return whole numbers, counted from 0")
     if bad := [k for k in got if not 0 <= k < len(points)]:
-        verdict.fail(f"{call}: there is no point {bad[0]}; they count from 0 to {len(points) - 1}")
+        verdict.fail(
+            f"{called}: there is no point {bad[0]}; they count from 0 to {len(points) - 1}"
+        )
     return sorted(got)
 
 
@@ -154,19 +118,33 @@ def state_bytes(verdict, answer):
              2 ** draw.randint(0, 3), pp, dp)
             for pp, dp in ((draw.randint(2, 9), draw.randint(2, 9)), (1, 4), (4, 1), (3, 2))
         ]  # fmt: skip
-    for case in cases:
-        call = "state_bytes(layers={}, hidden={}, vocab={}, tp={}, pp={}, dp={})".format(*case)
-        got = _row(verdict, call, answer(*case), case[4])
-        right = _state(*case)
-        for rank, (value, wanted) in enumerate(zip(got, right, strict=True)):
+    called = partial(call, "state_bytes", "layers hidden vocab tp pp dp")
+    given = {case: _bytes(verdict, called(case), answer(*case), case[4]) for case in cases}
+    for case, row in given.items():
+        for rank, (value, wanted) in enumerate(zip(row, _state(*case), strict=True)):
             if abs(value - wanted) > 1e-3 * wanted:
-                known = recognised(answer, STATES, cases)
+                known = recognised(given, STATES)
                 verdict.fail(
-                    f"{call}: rank {rank} has {value / GIB:.4g} GiB, expected {wanted / GIB:.4g}: "
+                    f"{called(case)}: rank {rank} has {value / GIB:.4g} GiB, expected "
+                    f"{wanted / GIB:.4g}: "
                     + (known or "go through it: 12h² per layer, the embedding at both ends, "
                     "divided by tp, times 6 + 12/dp bytes")
                 )  # fmt: skip
     verdict.expect(True, f"{len(cases)} sizes: each rank's bytes are right", "", points=3)
+
+
+def _bytes(verdict, called, got, length):
+    if not isinstance(got, (list, tuple)):
+        verdict.fail(
+            f"{called} gives {short(got)}, not a list with one number for each pipeline rank"
+            f"{missing(got)}"
+        )
+    if len(got) != length:
+        verdict.fail(f"{called} gives {len(got)} numbers, not {length}: one for each pipeline rank")
+    for x in got:
+        if not isinstance(x, Real):
+            verdict.fail(f"{called}: {short(x)} is not a number of bytes")
+    return [verdict.number(called, x) for x in got]
 
 
 def _state(layers, h, vocab, tp, pp, dp, *, each=6, spread=12, square=12, ends=(1, 1), once=True,
@@ -221,22 +199,27 @@ def fullest(verdict, answer):
         for p in (2, 4, 6):
             peaks = [p - r for r in range(p)]
             cases.append(([draw.randint(5, 40) for _ in range(p)], peaks, draw.randint(2, 9)))
-    for case in cases:
-        call, got = "fullest({}, {}, {})".format(*case), answer(*case)
-        if not isinstance(got, (list, tuple)) or len(got) != 2:
-            verdict.fail(
-                f"{call} gives {_short(got)}: return two numbers, (rank, bytes)"
-                + (". Is a return missing?" if got is None else "")
-            )
-        rank, most = (verdict.number(call, x) for x in got)
+    called, names = "fullest({}, {}, {})".format, ("rank", "bytes")
+    given = [(case, _pair(verdict, called(*case), answer(*case), names)) for case in cases]
+    for case, (rank, most) in given:
         needs = _needs(*case)
         if most != max(needs) or rank != needs.index(most):
-            known = recognised(lambda *c: tuple(answer(*c)), FULLEST, cases)
             verdict.fail(
-                f"{call} gives rank {rank} with {most} bytes, but the ranks need {needs}: "
-                + (known or "which is the largest?")
+                f"{called(*case)} gives rank {rank} with {most} bytes, but the ranks need {needs}: "
+                + (recognised(given, FULLEST) or "which is the largest?")
             )
     verdict.expect(True, f"{len(cases)} cases: rank and bytes are right", "", points=1)
+
+
+def _pair(verdict, called, got, names):
+    """What an answer gave, if that is two numbers; they have names."""
+    if not isinstance(got, (list, tuple)) or len(got) != 2:
+        verdict.fail(
+            f"{called} gives {short(got)}: return two numbers, ({', '.join(names)})"
+            + (". Is a return missing?" if got is None else "")
+        )
+    pairs = zip(names, got, strict=True)
+    return tuple(verdict.number(f"the {name} of {called}", x) for name, x in pairs)
 
 
 def _needs(state, peaks, activation):
@@ -281,24 +264,18 @@ def stage_seconds(verdict, answer):
              draw.randint(1, 4), tp, 1e13 * draw.randint(5, 50), 1e10 * draw.randint(2, 30))
             for tp in (8, 1, 4, 2)
         ]  # fmt: skip
-    for case in cases:
-        call = ("stage_seconds(layers={}, hidden={}, sequence={}, b={}, tp={}, flops={:g}, "
-                "link={:g})").format(*case)  # fmt: skip
-        got = answer(*case)
-        if not isinstance(got, (list, tuple)) or len(got) != 2:
-            verdict.fail(
-                f"{call} gives {_short(got)}: return two numbers, (forward, backward)"
-                + (". Is a return missing?" if got is None else "")
-            )
-        right = _stage(*case)
-        for name, value, wanted in zip(("forward", "backward"), got, right, strict=True):
-            verdict.number(f"the {name} of {call}", value)
+    called = ("stage_seconds(layers={}, hidden={}, sequence={}, b={}, tp={}, flops={:g}, "
+              "link={:g})").format  # fmt: skip
+    names = ("forward", "backward")
+    given = {case: _pair(verdict, called(*case), answer(*case), names) for case in cases}
+    for case, got in given.items():
+        for name, value, wanted in zip(names, got, _stage(*case), strict=True):
             if abs(value - wanted) > 1e-6 * wanted:
-                known = recognised(lambda *c: tuple(answer(*c)), STAGES, cases)
                 verdict.fail(
-                    f"{call}: the {name} is {value:.4g} s, expected {wanted:.4g}: "
-                    + (known or "FLOPs / tp / flops, and two all-reduces for each layer")
-                )
+                    f"{called(*case)}: the {name} is {value:.4g} s, expected {wanted:.4g}: "
+                    + (recognised(given, STAGES)
+                       or "FLOPs / tp / flops, and two all-reduces for each layer")
+                )  # fmt: skip
     verdict.expect(True, f"{len(cases)} stages: forward and backward are right", "", points=3)
 
 
@@ -363,13 +340,14 @@ def step_seconds(verdict, answer):
             for p, m, f, b, c, _ in cases
         ]
         cases.append((3, 6, 1, 2, 0.5, [1, 7, 9]))
-    for case in cases:
-        call = "step_seconds(p={}, m={}, F={}, B={}, comm={}, sync={})".format(*case)
-        value, right = verdict.number(call, answer(*case)), _step(*case)
+    called = partial(call, "step_seconds", "p m F B comm sync")
+    given = [(case, verdict.number(called(case), answer(*case))) for case in cases]
+    for case, value in given:
+        right = _step(*case)
         if abs(value - right) > 1e-9 * right:
-            known = recognised(answer, STEPS, cases)
+            known = recognised(given, STEPS)
             verdict.fail(
-                f"{call} is {value:g}, but simulated it is {right:g}: "
+                f"{called(case)} is {value:g}, but simulated it is {right:g}: "
                 + (known or "each rank ends at the start of its last backward, plus the longer of "
                 "that backward and its sync")
             )  # fmt: skip
@@ -498,19 +476,19 @@ def _estimate(verdict, got, network, cluster, batch):
     where = _where(network, cluster, batch)
     if not isinstance(got, dict):
         verdict.fail(
-            f"{where}: search gives {_short(got)}, not a dict of a configuration"
+            f"{where}: search gives {short(got)}, not a dict of a configuration"
             + (": is a return missing, or did nothing fit?" if got is None else "")
         )
     if wrong := [key for key in got if key not in (*FIELDS, "ep")]:
-        verdict.fail(f"{where}: a configuration has no {_short(wrong[0])}, but {', '.join(FIELDS)}")
+        verdict.fail(f"{where}: a configuration has no {short(wrong[0])}, but {', '.join(FIELDS)}")
     if lost := [key for key in ("tp", "pp", "dp", "m") if key not in got]:
         verdict.fail(f"{where}: the configuration does not say {', '.join(lost)}")
     for key, value in got.items():
         if key in ("schedule", "recompute"):
             if not isinstance(value, str):
-                verdict.fail(f"{where}: {key}={_short(value)} is not a name")
+                verdict.fail(f"{where}: {key}={short(value)} is not a name")
         elif not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-            verdict.fail(f"{where}: {key}={_short(value)}: give a whole number, 1 at least")
+            verdict.fail(f"{where}: {key}={short(value)}: give a whole number, 1 at least")
     config = Config(**got)
     if config.schedule not in ("1F1B", "interleaved", "ZB-H1", "ZB-V"):
         verdict.fail(f"{where}: {config.schedule!r}: take 1F1B or interleaved")
@@ -558,8 +536,8 @@ def worth(verdict, answer):
         where, got = _where(network, cluster, batch), answer(dict(network), dict(cluster), batch)
         if not isinstance(got, dict):
             verdict.fail(
-                f"{where}: worth gives {_short(got)}, not a dict with memory, inside and across"
-                + (": is a return missing?" if got is None else "")
+                f"{where}: worth gives {short(got)}, not a dict with memory, inside and across"
+                f"{missing(got)}"
             )
         if set(got) != {"memory", "inside", "across"}:
             verdict.fail(
@@ -596,25 +574,3 @@ def _unworthy(value, right, kept, before, after):
     if abs(value - 1) < 1e-6:
         return "did you search again, in the changed cluster?"
     return "change this one number, search again, and divide the old step by the new one"
-
-
-# ---- shared
-
-
-def _row(verdict, call, got, length):
-    if not isinstance(got, (list, tuple)):
-        verdict.fail(
-            f"{call} gives {_short(got)}, not a list with one number for each pipeline rank"
-            + (": is a return missing?" if got is None else "")
-        )
-    if len(got) != length:
-        verdict.fail(f"{call} gives {len(got)} numbers, not {length}: one for each pipeline rank")
-    for x in got:
-        if not isinstance(x, Real):
-            verdict.fail(f"{call}: {_short(x)} is not a number of bytes")
-    return [verdict.number(call, x) for x in got]
-
-
-def _short(value):
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"

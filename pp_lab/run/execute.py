@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 
 from ..schedule.op import Move, Op
-from ..schedule.timing import last_backwards
+from ..schedule.reductions import last_backwards
 from .groups import Reduction
 from .split import splittable
 

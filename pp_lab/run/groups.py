@@ -9,10 +9,10 @@ import time
 import torch.distributed as dist
 
 from ..schedule.op import Op
-from ..schedule.timing import last_backwards, reductions
-from .clocks import VirtualClock
+from ..schedule.reductions import last_backwards, reductions
+from .failures import StepError
+from .rank_clocks import VirtualClock
 from .streams import Event, stream
-from .transport import StepError
 
 
 class Groups:

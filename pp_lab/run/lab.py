@@ -8,22 +8,25 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
+from types import NoneType
 
 import torch
 
+from ..schedule.connect import by_lane
 from ..schedule.cost import Cost
 from ..schedule.errors import LabError
-from ..schedule.layers import Layers, by_lane, spread
+from ..schedule.layers import Layers, spread
 from ..schedule.lower import lower
 from ..schedule.op import Op
 from ..schedule.schedule import Schedule, loop
 from ..schedule.text import headline, number
 from ..schedule.trace import Event, Trace
 from ..schedule.verify import verify
-from .compare import bounds, diagnose, differences
+from .diagnosis import bounds, diagnose, differences
 from .launch import launch, server
-from .model import ACTIVATIONS, DTYPES, Problem, Result, reference
+from .meter import Meter
 from .moe import MoELayer
+from .problem import ACTIVATIONS, DTYPES, Problem, Result, reference
 from .score import Score
 from .worker import Job
 
@@ -141,6 +144,7 @@ class Lab:
         placement=None,
         grid=None,
         recompute=None,
+        meter=False,
         forward_step=None,
         backward_step=None,
         start=launch,
@@ -161,12 +165,15 @@ class Lab:
             `Rank.all_reduce`); after a schedule it is done
         recompute: keep a stage's input only, and run its forward again before its backward: True,
             a collection of stages, or a function (stage, micro-batch) -> bool
+        meter: True, or a `Meter`, to have the bytes that each rank holds for its backwards
+            reported: `run.held_bytes`, `run.peak_bytes`, and the strip in the timeline
         forward_step, backward_step: take the place of `pp_lab.run.rank`'s functions
         start: starts the ranks and brings home what they report; see `pp_lab.run.cluster`
 
         Raises RunError, after ending every process, when the run cannot be finished.
         """
         cost = Cost() if cost is None else cost
+        meter = _meter(meter, cost)
         if clock not in ("virtual", "wall", "pace"):
             raise ProblemError(f"clock={clock!r} is not known: choose virtual, wall or pace")
         if not (isinstance(pace, (int, float)) and pace > 0):
@@ -195,6 +202,7 @@ class Lab:
             tags=bool(schedule) if tags is None else tags,
             timeout=timeout,
             grid=grid,
+            meter=meter,
         )
         began = time.perf_counter()
         reports = start(job)
@@ -359,6 +367,8 @@ class Run:
     loss, grads, weights: of the step; tensors by parameter name, weights after the update
     messages, message_bytes: sent by each rank; peak_activations: counted on each rank
     traffic: for each rank {group: [calls, bytes]} of its collectives, see `Groups`
+    held_bytes, peak_bytes: with `meter`, for each rank the steps (time, bytes held from then on),
+        and the most bytes; None without
     seconds: from the call of `lab.run` to its return, starting the processes included
     """
 
@@ -374,7 +384,12 @@ class Run:
             timed += report.links + [("all-reduce", *entry) for entry in reduced]
             events += [Event(rank, *entry) for entry in timed]
         measured = job.clock == "wall"
-        self.trace = Trace(self.schedule, events, None if measured else job.cost, job.clock)
+        self.held_bytes = self.peak_bytes = None
+        if job.meter:
+            self.held_bytes = [report.held_bytes for report in reports]
+            self.peak_bytes = [max((n for _, n in steps), default=0) for steps in self.held_bytes]
+        cost = None if measured else job.cost
+        self.trace = Trace(self.schedule, events, cost, job.clock, held_bytes=self.held_bytes)
         self.messages = [report.sent for report in reports]
         self.message_bytes = [report.sent_bytes for report in reports]
         self.peak_activations = [report.peak for report in reports]
@@ -549,6 +564,15 @@ def _recompute(which, stages):
         raise ProblemError(f"recompute names stage {max(chosen)}, but there are only stages 0 to "
                            f"{stages - 1}")  # fmt: skip
     return lambda stage, microbatch: stage in chosen
+
+
+def _meter(meter, cost):
+    meter = Meter() if meter is True else meter or None
+    if not isinstance(meter, (Meter, NoneType)):
+        raise ProblemError(f"meter={meter!r}: give True, or a pp_lab.run.meter.Meter")
+    if meter and isinstance(cost, Layers):
+        raise ProblemError("the meter reads whole ops, and Layers run node by node: give no meter")
+    return meter
 
 
 def _target(name, got, most):

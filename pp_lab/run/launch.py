@@ -16,33 +16,13 @@ from multiprocessing.connection import wait
 
 import cloudpickle
 
-from ..schedule.errors import LabError
-from . import explain
+from . import failures
+from .failures import NotAttempted, RunError, RunInterrupted
 from .worker import main as rank_main
 
 QUIET = 0.3  # seconds without news after which waiting ranks are taken at their word
 GRACE = 0.15  # seconds in which the failures of other ranks are collected
 LIVE_AFTER = 2.0  # seconds after which what ranks print is shown at once, not at the end
-
-
-class RunError(LabError, RuntimeError):
-    """A run on real processes failed. `reason` is the explanation, `rank` the culprit's index
-    (None where it is not one rank)."""
-
-    def __init__(self, reason, rank=None, picture=""):
-        super().__init__(f"{reason}\n{picture}" if picture else reason)
-        self.reason, self.rank = reason, rank
-
-
-class NotAttempted(RunError):
-    """The learner's function is still the stub that raises NotImplementedError."""
-
-
-class RunInterrupted(KeyboardInterrupt):
-    """The run was interrupted; its processes are gone."""
-
-    def _render_traceback_(self):
-        return [f"Interrupted: {self}"]
 
 
 def server():
@@ -102,7 +82,7 @@ def launch(job, echo=print):
             raise RunInterrupted(
                 "the run was stopped, and its processes with it. "
                 + "; ".join(
-                    f"rank {r.index} was {explain.status(folder, r.index)}"
+                    f"rank {r.index} was {failures.status(folder, r.index)}"
                     for r in ranks
                     if r.report is None
                 )
@@ -221,7 +201,7 @@ class _Watch:
             if kind == "joined":
                 rank.joined = True
             elif kind == "waiting":
-                rank.waiting = explain.Waiting(*content)
+                rank.waiting = failures.Waiting(*content)
             elif kind == "moving":
                 rank.waiting = None
             elif kind == "failed":
@@ -246,7 +226,7 @@ class _Watch:
                 self._read(0.02)
             raise self._failure()
         quiet = self._all_waiting() and time.monotonic() - self.news > QUIET
-        if quiet and (stuck := explain.deadlock(self._waits(), self.job.tags)):
+        if quiet and (stuck := failures.deadlock(self._waits(), self.job.tags)):
             raise RunError(*stuck)
         if self.deadline is None:
             if time.monotonic() - self.began > max(self.job.timeout, 30):
@@ -258,10 +238,10 @@ class _Watch:
         elif time.monotonic() > self.deadline:
             self._ask_where()
             raise RunError(
-                *explain.too_long(
+                *failures.too_long(
                     self.job,
                     self._waits(),
-                    {r.index: explain.stack(self.job, r.index) for r in self._unfinished()},
+                    {r.index: failures.stack(self.job, r.index) for r in self._unfinished()},
                 )
             )
 
@@ -280,21 +260,21 @@ class _Watch:
 
     def _failure(self):
         """The first cause, not what it did to the others."""
-        failures = {r.index: r.failure for r in self.ranks if r.failure}
-        causes = {i: f for i, f in failures.items() if not f["lost peer"]}
+        failed = {r.index: r.failure for r in self.ranks if r.failure}
+        causes = {i: f for i, f in failed.items() if not f["lost peer"]}
         lost = [r for r in self.ranks if not r.open and not r.failure and not r.report]
         if causes:
             first = min(causes, key=lambda i: (causes[i]["now"] is None, causes[i]["now"] or 0, i))
             kind = NotAttempted if causes[first]["unsolved"] else RunError
-            return kind(*explain.exception(first, causes, self.job))
+            return kind(*failures.exception(first, causes, self.job))
         if lost:
             rank = lost[0]
             rank.process.join(1.0)
-            return RunError(*explain.death(rank.index, rank.process.exitcode, self.job.folder))
-        first = min(failures)
-        return RunError(*explain.exception(first, failures, self.job))
+            return RunError(*failures.death(rank.index, rank.process.exitcode, self.job.folder))
+        first = min(failed)
+        return RunError(*failures.exception(first, failed, self.job))
 
     def _look_at_leftovers(self):
         for rank in self.ranks:
             if rank.report.unwaited:
-                raise RunError(*explain.unwaited(rank.index, rank.report.unwaited))
+                raise RunError(*failures.unwaited(rank.index, rank.report.unwaited))

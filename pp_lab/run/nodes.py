@@ -15,9 +15,8 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from ..schedule.layers import lane_of
 from ..schedule.op import EXCHANGES, PARTS, Move, Node, needs
-from .clocks import VirtualClock
+from .rank_clocks import VirtualClock
 from .split import collect, splittable, weight_gradients
 from .streams import Event, finish, stream
 
@@ -70,7 +69,7 @@ class NodePlan:
                 self._post_all()
             free = dict.fromkeys(("compute", "all-to-all"), 0)  # when each stream is
             for node in self.row:
-                name = "compute" if self.model.streams == 1 else lane_of(node)
+                name = "compute" if self.model.streams == 1 else node.lane
                 free[name] = self._run(node, free[name])
         else:
             self._enqueue_all()
@@ -90,7 +89,7 @@ class NodePlan:
         }
         events = defaultdict(Event)
         for node in self.row:
-            on, event = streams[lane_of(node)], events[node.microbatch]
+            on, event = streams[node.lane], events[node.microbatch]
             if node.kind != "W":
                 on.wait(event)
             on.enqueue(self._run, node)

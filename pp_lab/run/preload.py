@@ -16,7 +16,7 @@ from ..schedule.lower import lower
 from ..schedule.schedule import loop
 from ..schedule.schedules import one_f_one_b
 from . import worker
-from .model import Problem
+from .problem import Problem
 
 MICROBATCHES = 16  # Python makes a function faster once it has run a few times
 KEPT = []  # what fills the holes of Python's heap

@@ -15,6 +15,7 @@ Sends are rendezvous: they return when the other side receives.
 import functools
 import inspect
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -22,11 +23,11 @@ import torch.distributed as dist
 from ..schedule.cost import exact
 from ..schedule.grid import Grid
 from ..schedule.op import Move, Op
-from .clocks import VirtualClock
+from .failures import StepError
 from .groups import Groups, Reduction
+from .rank_clocks import VirtualClock
 from .split import collect, weight_gradients
-from .tensor import ParallelMLP, TensorGroup
-from .transport import StepError
+from .tensor_parallel import ParallelMLP, TensorGroup
 
 
 class P2POp:
@@ -118,6 +119,7 @@ class Rank:
         self._latest = 0  # the last micro-batch whose weight gradient was found
         self.saved = {}  # (stage, micro-batch) -> what the backward needs
         self.split = set()  # the (stage, micro-batch) whose backward comes as I and W
+        self.meter = None  # a `Reading` of the bytes held, where they are asked for
         self.not_finite = None  # the first op that gave NaN or infinity, and when
         self.seen = set()  # the F, I and W that this rank has done
         self.peak = 0  # most activations held at once
@@ -221,11 +223,15 @@ class Rank:
         kind, stage, i = op
         self.copy, self._stage = self.placement.copy(i, self.microbatches), stage
         self._inside = True
+        if self.meter:
+            self.meter.begin()
         module = self.module
         if module.microbatch != i:
             module.__dict__["microbatch"] = i  # nn.Module's own way of setting it is slow
         result = self._runs[kind](op, tensor)
         self._inside = False
+        if self.meter:
+            self.meter.end(op, over=kind in "BW")
         if kind in "BW":
             self._latest = i
         if self.declared and self.not_finite is None and result is not None:
@@ -238,6 +244,8 @@ class Rank:
 
     def _run_F(self, op, x):
         later = [] if op[1:] in self.split else None
+        if self.meter:
+            x = self.meter.given(op, x)
         if self.recompute is not None and self.recompute(op.stage, op.microbatch):
             with torch.no_grad():
                 given = self._forward(op, x, None)
@@ -255,10 +263,13 @@ class Rank:
         """Run the stage; its Linears put the second halves of their backwards into `later`."""
         if later is not None:
             collect(self.module, later)
-        y = self.forward_step(self, op.microbatch, x)
+        with self._metered("forward", op, x):
+            y = self.forward_step(self, op.microbatch, x)
         if later is not None:
             collect(self.module, None)
         last = op.stage == self.stages - 1
+        if self.meter and not last and op.kind == "F":
+            self.meter.gave(op, y)
         want = () if last else self.shapes[op.stage + 1][0]
         if not isinstance(y, torch.Tensor) or tuple(y.shape) != want:
             got = f"shape {list(y.shape)}" if isinstance(y, torch.Tensor) else repr(y)
@@ -275,7 +286,9 @@ class Rank:
 
     def _run_I(self, op, dy):
         dx = self._backward(op, dy)
-        self.saved[op[1:]] = self.saved[op[1:]][2]  # only what W needs stays
+        self.saved[op[1:]] = later = self.saved[op[1:]][2]  # only what W needs stays
+        for _, dy, *_ in later if self.meter else ():
+            self.meter.add(op, dy)
         return dx
 
     def _run_W(self, op, _):
@@ -285,7 +298,8 @@ class Rank:
         x, y, later = self.saved[op[1:]]
         if y is None:  # to be computed a second time
             y = self._forward(op, x, later)
-        dx = self.backward_step(self, op.microbatch, x, y, dy)
+        with self._metered("backward", op):
+            dx = self.backward_step(self, op.microbatch, x, y, dy)
         if op.stage > 0 and (not isinstance(dx, torch.Tensor) or dx.shape != x.shape):
             raise StepError(
                 f"the backward of {op} gave {dx if dx is None else list(dx.shape)}, but the stage "
@@ -293,6 +307,10 @@ class Rank:
                 "detached, or requires_grad_() forgotten, before the stage ran on it?"
             )
         return None if op.stage == 0 else dx
+
+    def _metered(self, step, *arguments):
+        """What a step runs within: the meter's hooks, if there is a meter."""
+        return getattr(self.meter, step)(*arguments) if self.meter else nullcontext()
 
     def _look_at(self, op, result):
         """Remember the first op that gave NaN or infinity. The sum is nearly always enough."""

@@ -17,13 +17,14 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(context, x, weight, bias, later):
         context.save_for_backward(x, weight)
-        context.bias, context.later = bias, later
+        context.parameters, context.later = (weight, bias), later
         return nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(context, dy):
         x, weight = context.saved_tensors
-        context.later.append((x, dy, weight, context.bias))
+        # The parameters themselves: under saved-tensor hooks `weight` is another tensor.
+        context.later.append((x, dy, *context.parameters))
         return (dy @ weight if context.needs_input_grad[0] else None), None, None, None
 
 

@@ -19,16 +19,10 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
+from .failures import TransportError
+
 HEADER = 256  # bytes in front of every message
 STATUS = 256  # bytes of the file that says where a rank is
-
-
-class StepError(RuntimeError):
-    """A rank program asked for something that makes no sense; the text says what."""
-
-
-class TransportError(RuntimeError):
-    """A message that is not what the receiver declared, or a request that was misused."""
 
 
 class Request:

@@ -28,13 +28,15 @@ from ..schedule.cost import Cost
 from ..schedule.grid import Grid
 from ..schedule.layers import Layers
 from ..schedule.schedule import Placement
-from .clocks import CudaClock, PaceClock, VirtualClock, WallClock
 from .execute import Plan
+from .failures import StepError, TransportError
 from .groups import reduce_gradients
-from .model import Problem, finish
+from .meter import Meter, Reading
 from .nodes import NodePlan
-from .rank import Rank, StepError
-from .transport import Transport, TransportError
+from .problem import Problem, finish
+from .rank import Rank
+from .rank_clocks import CudaClock, PaceClock, VirtualClock, WallClock
+from .transport import Transport
 
 REPORT_AFTER = 0.25  # seconds in one wait after which a rank says for whom it waits
 
@@ -57,6 +59,7 @@ class Job:
     tags: bool
     timeout: float
     grid: Grid | None = None  # the ranks' layout; None: one pipeline
+    meter: Meter | None = None  # of the bytes held, where they are asked for
     folder: str = ""  # where the processes of one machine meet
 
 
@@ -75,6 +78,7 @@ class Report:
     links: list  # (lane, move, start, end) of messages that took time on a link
     traffic: dict  # group -> [calls, bytes]
     sharded: dict  # parameter -> the dimension in which it is cut, where it is
+    held_bytes: list | None = None  # (time, bytes from then on), where they were metered
     unwaited: list = field(default_factory=list)
 
 
@@ -140,7 +144,10 @@ def prepare(job, index, device, status):
         owners = [job.grid.coordinates(rank)["pp"] for rank in placement.copies[0]]
         placement = job.grid.placement(owners, index)
     given = (job.problem, placement, clock, transport, job.steps, job.recompute, job.grid)
-    return Rank(index, *given)
+    rank = Rank(index, *given)
+    if job.meter:
+        rank.meter = Reading(rank, job.meter)
+    return rank
 
 
 def ready(job, rank):
@@ -166,8 +173,9 @@ def report(rank):
     unwaited = [repr(r) for r in transport.outstanding]
     unwaited += [repr(r) for r in transport.reductions if not r.done]
     sent, sent_bytes, links = transport.sent, transport.sent_bytes, rank.sent()
+    items = rank.clock.settled(rank.items)
     return Report(
-        items=rank.clock.settled(rank.items),
+        items=items,
         losses={i: rank.counts * v.item() for i, v in rank.losses.items()},
         results={} if unwaited else _finish(rank),
         seen=rank.seen,
@@ -178,6 +186,7 @@ def report(rank):
         links=links,
         traffic=rank.groups.traffic,
         sharded=rank.sharded,
+        held_bytes=rank.meter.steps(items) if rank.meter else None,
         unwaited=unwaited,
     )
 

@@ -96,11 +96,11 @@ def optimum(
     if float in map(type, cost.numbers()):
         raise ValueError("the optimum is exact: give the durations as ints or Fractions")
     placement = placement or loop(p)
-    (ticks, takes, lag), stages = cost.in_ticks(), placement.stages
+    bound, (ticks, cost) = lower_bound(p, m, cost, placement, split), cost.in_ticks()
+    stages, lag = placement.stages, cost.comm
     kinds, model = "FIW" if split else "FB", cp_model.CpModel()
-    duration = {(kind, s): takes(Op(kind, s, 0)) for kind in kinds for s in range(stages)}
+    duration = {(kind, s): cost.of(Op(kind, s, 0)) for kind in kinds for s in range(stages)}
     horizon = sum(duration.values()) * m + 2 * stages * lag * m
-    bound = lower_bound(p, m, cost, placement, split)
     makespan = model.new_int_var(int(-(-bound * ticks // 1)), horizon, "makespan")
     start, busy = {}, [[] for _ in range(p)]
     held = [[] for _ in range(p)]

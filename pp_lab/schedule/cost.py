@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import lcm
 from numbers import Number
 
@@ -119,21 +119,32 @@ class Cost:
         }
         return replace(self, **part)
 
+    # A stage is one piece, runs on one stream, and no rank has a part of it: see `Layers`.
+    streams, ep = 1, 1
+
+    def pieces(self, stage):
+        """What runs of a stage, for one micro-batch."""
+        return _pieces(stage)
+
+    def on(self, rank):
+        """The cost as a rank sees it."""
+        return self
+
     def numbers(self):
         """Every number in here, flat."""
-        return _flat(getattr(self, name) for name in (*KINDS, "pair", "comm", "link", "sync"))
+        return _flat(getattr(self, name) for name in NUMBERS)
 
     def in_ticks(self):
-        """Into how many ticks a unit of time is cut, so that every number is whole; and what
-        gives the duration of an op or pair in ticks, and a hop's latency in ticks.
-
-        Whole numbers add up faster than Fractions. With floats, a tick is the unit.
-        """
-        numbers = self.numbers()
-        if float in map(type, numbers):
-            return 1, self.of, self.comm
-        ticks = lcm(*(x.denominator for x in numbers))
-        return ticks, lambda item: int(self.of(item) * ticks), int(self.comm * ticks)
+        """Into how many ticks a unit of time is cut, so that every number is whole, and the cost
+        in ticks. Whole numbers add up faster than Fractions. With floats, a tick is the unit."""
+        ticks = ticks_of(self.numbers())
+        if ticks == 1:
+            return 1, self
+        whole = {name: getattr(self, name) for name in NUMBERS}
+        return ticks, replace(
+            self,
+            **{k: None if x is None else _each(lambda d: d * ticks, x) for k, x in whole.items()},
+        )
 
     def __str__(self):
         def show(x):
@@ -151,6 +162,19 @@ class Cost:
         text += f" link={show(self.link)}" if self.link else ""
         text += f" sync={show(self.sync)}" if self.sync else ""
         return text + " blocking" * self.blocking
+
+
+@lru_cache(maxsize=1 << 12)
+def _pieces(stage):
+    return [Op(kind, stage, 0) for kind in KINDS]
+
+
+NUMBERS = (*KINDS, "pair", "comm", "link", "sync")
+
+
+def ticks_of(numbers):
+    """The parts into which a unit is cut, so that each number is a whole one; 1 with floats."""
+    return 1 if float in map(type, numbers) else lcm(*(x.denominator for x in numbers))
 
 
 def checked(name, value):

@@ -8,11 +8,11 @@ all-to-all also waits until every rank that shares the experts has come to it.
 
 from dataclasses import dataclass, replace
 
-from .clock import Rule, clock
-from .cost import checked, exact
-from .op import EXCHANGES, PARTS, Node, Op, Pair, needs
+from .clock import clock
+from .connect import connect
+from .cost import checked, ticks_of
+from .op import EXCHANGES, PARTS, Node, Op, Pair
 from .schedule import Placement, Schedule
-from .timing import timed
 
 # A forward layer beside a backward layer of another micro-batch. "W" is the weight gradient,
 # which nothing waits for: it fills the time of the all-to-all that comes after.
@@ -62,15 +62,31 @@ class Layers:
                 raise ValueError(f"{name}={value} is not a duration: give one number")
             object.__setattr__(self, name, value)
 
-    def of(self, node, ep=0):
-        """The duration of a node on an expert-parallel rank."""
+    def of(self, node):
+        """The duration of a node (on the first expert-parallel rank, see `on`)."""
         if node.part in EXCHANGES:
             return self.a2a
-        return {"attn": self.attn, "mlp": self.mlp[ep]}[node.part] * (2 if node.kind == "B" else 1)
+        return {"attn": self.attn, "mlp": self.mlp[0]}[node.part] * (2 if node.kind == "B" else 1)
 
     def on(self, rank):
-        """The costs as a rank of a run sees them: its own expert-parallel rank's."""
+        """The costs as a rank sees them: its own expert-parallel rank's."""
         return replace(self, ep=1, mlp=(self.mlp[rank % self.ep],))
+
+    def pieces(self, stage):
+        """The nodes of a stage, which here is one layer, for one micro-batch. An all-to-all has
+        no weights."""
+        return [
+            Node(kind, stage, 0, part)
+            for part in PARTS
+            for kind in ("FI" if part in EXCHANGES else "FIBW")
+        ]
+
+    def in_ticks(self):
+        """See `Cost.in_ticks`."""
+        ticks = ticks_of([self.attn, *self.mlp, self.a2a, self.comm])
+        mlp = tuple(x * ticks for x in self.mlp)
+        scaled = {name: getattr(self, name) * ticks for name in ("attn", "a2a", "comm")}
+        return ticks, self if ticks == 1 else replace(self, mlp=mlp, **scaled)
 
     def __str__(self):
         mlp = "/".join(map(str, dict.fromkeys(self.mlp)))
@@ -115,11 +131,10 @@ def _kind(op, kind, part, split):
 def spread(schedule, model):
     """A schedule of ops as one of nodes, each rank's in the order in which they are enqueued.
 
-    It is verified first. Every layer is a stage of its own. With ep > 1, rank r of the pipeline
+    The schedule is legal. Every layer is a stage of its own. With ep > 1, rank r of the pipeline
     is the ranks r*ep … r*ep + ep-1, and micro-batch i of the e-th of them is e*m + i, as for any
     copies of a model.
     """
-    timed(schedule, lambda item: 1)
     placement, m, ep = schedule.placement, schedule.microbatches, model.ep
     if ep > 1 and len(placement.copies) > 1:
         raise ValueError(
@@ -142,104 +157,27 @@ def spread(schedule, model):
     return Schedule(schedule.name, rows, Placement(placement.name, tuple(copies)), m * ep)
 
 
-def time_layers(schedule, model):
-    """The events of a schedule whose ops are layers: (schedule of the nodes that compute, lanes).
-
-    The lanes are (rank, "compute" or "all-to-all", nodes, starts, ends).
-    """
-    whole = spread(schedule, model)
-    m = schedule.microbatches
-    lanes, queues = [], []
-    for rank, row in enumerate(whole.ranks):
-        rules = _rules(whole, rank, model)
-        for mine in [row] if model.streams == 1 else by_lane(row).values():
-            lanes.append((rank, mine))
-            queues.append((rules, list(_tasks(mine, whole, m, model.ep))))
-    spans, _ = clock(queues, m)
-    result = []
-    for (rank, mine), (_, tasks), (starts, ends) in zip(lanes, queues, spans, strict=True):
-        assert len(ends) == len(tasks), "a legal schedule's nodes cannot wait for each other"
-        real = [k for k, task in enumerate(tasks) if task[0][0] != "gate"]
-        moments = {node: (starts[k], ends[k]) for node, k in zip(mine, real, strict=True)}
-        for name, of in by_lane(mine).items():
-            if of:
-                result.append((rank, name, of, *map(list, zip(*map(moments.get, of), strict=True))))
-    return computing(whole), result
-
-
-def computing(schedule):
-    """A schedule of nodes without its all-to-alls."""
-    rows = [by_lane(row)["compute"] for row in schedule.ranks]
-    return Schedule(schedule.name, rows, schedule.placement, schedule.microbatches)
-
-
-def by_lane(row, key=lambda item: item):
-    """{stream: what runs on it, in order}, compute first. key: gives an entry's op or node."""
-    found = {"compute": [], "all-to-all": []}
-    for entry in row:
-        found.setdefault(lane_of(key(entry)), []).append(entry)
-    return found
-
-
-def lane_of(item):
-    """The stream on which an op or a node runs."""
-    if getattr(item, "kind", None) == "R":
-        return "all-reduce"
-    return "all-to-all" if getattr(item, "part", None) in EXCHANGES else "compute"
-
-
-def _tasks(row, schedule, m, ep):
-    """The nodes of a lane as tasks; before an all-to-all between ranks, a gate tells the others
-    that this rank has come to it."""
-    for node in row:
-        copy = schedule.placement.copy(node.microbatch, schedule.microbatches)
-        task = (node.kind, node.part), (copy, node.stage), node.microbatch % m
-        if ep > 1 and node.part in EXCHANGES:
-            yield ("gate", *task[0]), *task[1:]
-        yield task
-
-
-def _rules(schedule, rank, model):
-    """What each node of a rank needs, makes and takes, at each place."""
-    found, stages = {}, schedule.stages
-    for copy, stage in schedule.placement.held_by(rank):
-        owners, place = schedule.placement.copies[copy], (copy, stage)
-        for part in PARTS:
-            for kind in "FIBW":
-                node = Node(kind, stage, 0, part)
-                waits = [
-                    (
-                        (need.kind, need.part, (copy, need.stage)),
-                        model.comm if owners[need.stage] != rank else 0,
-                    )
-                    for need in needs(node, stages)
-                ]
-                makes = [(k, part, place) for k in ("IW" if kind == "B" else kind)]
-                if model.ep > 1 and part in EXCHANGES:
-                    arrived = ("arrived", kind, part, place)
-                    found.setdefault(("gate", kind, part), {})[place] = Rule(waits, [arrived], 0)
-                    waits = [
-                        (("arrived", kind, part, (other, stage)), 0) for other in range(model.ep)
-                    ]
-                rule = Rule(waits, makes, exact(model.of(node, rank % model.ep)))
-                found.setdefault((kind, part), {})[place] = rule
-    return found
-
-
 def pair_time(model):
     """How long a pair of a stage takes by itself, from what its two ops need to its last node."""
     pair = Pair(Op("F", 0, 1), Op("B", 0, 0))
     row = nodes(pair, model.layers, model.split)
     alone = Schedule("pair", [row], Placement("loop", ((0,) * model.layers,)), 2)
-    rules = {
-        kind: {
-            place: rule._replace(
-                needs=[n for n in rule.needs if n[0][0] == kind[0] or n[0][0] == "I"]
-            )
-            for place, rule in places.items()
-        }
-        for kind, places in _rules(alone, 0, replace(model, ep=1, mlp=model.mlp[:1])).items()
-    }
-    streams = [row] if model.streams == 1 else by_lane(row).values()
-    spans, _ = clock([(rules, list(_tasks(mine, alone, 2, 1))) for mine in streams], 2)
+    lanes = [
+        (
+            {
+                kind: {place: _beside(rule, kind) for place, rule in places.items()}
+                for kind, places in queue.rules.items()
+            },
+            queue.tasks,
+        )
+        for queue in connect(alone, model.on(0))
+    ]
+    spans, _ = clock(lanes, 2)
     return max(ends[-1] for _, ends in spans)
+
+
+def _beside(rule, kind):
+    """The rule of a backward's node where the forward that it needs is long done."""
+    if kind[0] == "F":
+        return rule
+    return rule._replace(needs=[need for need in rule.needs if need[0][0][0] != "F"])

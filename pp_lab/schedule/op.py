@@ -53,6 +53,11 @@ class Op(NamedTuple):
         """Short name, for a picture in which the stage is clear from the place."""
         return f"{self.kind}{self.microbatch}"
 
+    @property
+    def lane(self):
+        """Where it runs on its rank."""
+        return "all-reduce" if self.kind == "R" else "compute"
+
 
 class Pair(NamedTuple):
     """A forward and a backward of two micro-batches run as one overlapped step."""
@@ -70,6 +75,8 @@ class Pair(NamedTuple):
     @property
     def label(self):
         return f"{self.f.label}&{self.b.label}"
+
+    lane = "compute"
 
 
 class Move(NamedTuple):
@@ -103,6 +110,8 @@ class Move(NamedTuple):
         action = "RECV" if self.action == "SEND" else "SEND"
         return Move(action, self.kind, self.stage + step, self.microbatch)
 
+    lane = "comm"
+
 
 class Node(NamedTuple):
     """A part of an op, where a stage is one layer of a mixture-of-experts model.
@@ -127,6 +136,10 @@ class Node(NamedTuple):
     @property
     def label(self):
         return f"{self.kind}{self.microbatch} {self.part}"
+
+    @property
+    def lane(self):
+        return "all-to-all" if self.part in EXCHANGES else "compute"
 
 
 PARTS = ("attn", "dispatch", "mlp", "combine")

@@ -1,10 +1,30 @@
-"""Why a schedule is refused: one sentence that names rank, position, op, and the cause."""
+"""Why a schedule is refused: one sentence that names rank, position, op, and the cause.
+
+Nothing of this is entered unless a schedule has failed (see `timed`). It looks at the schedule
+alone, and knows nothing of clocks.
+"""
 
 from .errors import ScheduleError
-from .op import KINDS, PROVIDES, Op, Pair
+from .op import KINDS, PROVIDES, Move, Op, Pair, needs
 
 
 def refusal(schedule) -> ScheduleError | None:
+    """What is wrong with a schedule; None where nothing is.
+
+    First its ops are looked at, as if messages needed no care; then, where they are spelled
+    out, whether each message has two ends; then whether all of it can run in its order.
+    """
+    ops = schedule.without_moves() if schedule.has_moves else schedule
+    error = wrong_op(ops) or deadlock(ops)
+    if error is None and ops is not schedule:
+        error = wrong_move(schedule) or deadlock(schedule)
+    return error
+
+
+# ---- an op, or a message, that must not be there, or is missing
+
+
+def wrong_op(schedule) -> ScheduleError | None:
     """The first op that must not stand where it stands, or else one that is missing, if any."""
     seen = {}
     for rank, row in enumerate(schedule.ranks):
@@ -102,12 +122,62 @@ def _missing(schedule, seen):
     return None
 
 
-def deadlock(schedule, stuck, makers) -> ScheduleError:
-    """Who waits for whom.
+def wrong_move(schedule) -> ScheduleError | None:
+    """The first message that has one end only, or that is there twice, or for nothing."""
+    wanted = {}  # both ends of every message that an op needs
+    for rank, row in enumerate(schedule.ranks):
+        for item in row:
+            for send, receive, *_ in schedule.incoming(rank, item):
+                wanted |= {send: None, receive: None}
+    place = {}
+    for rank, row in enumerate(schedule.ranks):
+        for position, item in enumerate(row):
+            if type(item) is not Move:
+                continue
+            reason = None
+            if item in place:
+                reason = f"{item} is there twice; the first is at position {place[item][1]}"
+            elif item not in wanted:
+                reason = f"{item} moves nothing that an op of another rank needs"
+            elif schedule.owner(item) != rank:
+                reason = f"{item} belongs to rank {schedule.owner(item)}, which owns its stage"
+            if reason:
+                at = rank, position
+                return _refused(schedule, at, reason, [at])
+            place[item] = rank, position
+    for move in (move for move in wanted if move not in place):
+        rank, other = schedule.owner(move), place.get(move.partner)
+        what = (
+            f"although rank {other[0]} has {move.partner} at position {other[1]}"
+            if other
+            else "and nobody the other end"
+        )
+        return ScheduleError(
+            f"rank {rank} has no {move}, {what}",
+            rank,
+            None,
+            move,
+            grid(schedule, [other] if other else []),
+        )
+    return None
 
-    stuck: for each rank that never ends, (position, result): what it stands at, waiting for
-        a result; makers: for each result the (rank, position) that would make it.
-    """
+
+# ---- an order in which somebody waits for ever
+
+
+def deadlock(schedule) -> ScheduleError | None:
+    """Who waits for whom, if not everything can run."""
+    stuck = _standing(schedule)
+    if not stuck:
+        return None
+    makers = {}  # for each result, and each end of a message, who would make it: (rank, position)
+    for rank, row in enumerate(schedule.ranks):
+        for position, item in enumerate(row):
+            at = rank, position
+            if type(item) is Move:
+                makers |= {("come", item): at, ("moved", item): at}
+            for op in item.parts:
+                makers.update(((result, *op[1:]), at) for result in PROVIDES[op.kind])
     rank, chain, seen = min(stuck), [], {}
     while rank not in seen:
         seen[rank] = len(chain)
@@ -140,6 +210,61 @@ def deadlock(schedule, stuck, makers) -> ScheduleError:
         )
     marks = [(r, k) for r, k, *_ in cycle]
     return ScheduleError(reason, rank, position, ops[rank][position], grid(schedule, marks))
+
+
+def _standing(schedule):
+    """Let every rank run what it can until nobody can go on. For each rank that has not ended:
+    (the position where it stands, the first of what it waits for)."""
+    done, at, ranks = set(), [0] * schedule.p, schedule.ranks
+    spelled = schedule.has_moves  # else each result is there as soon as it is made
+
+    def next_of(rank):
+        return ranks[rank][at[rank]] if at[rank] < len(ranks[rank]) else None
+
+    def lacking(rank, item):
+        if type(item) is Move:
+            if item.action == "SEND" and (value := _carried(item)) not in done:
+                return value
+            return ("come", item.partner)
+        incoming = schedule.incoming(rank, item) if spelled else ()
+        arrived = {need: ("moved", receive) for _, receive, _, need in incoming}
+        wanted = (need for op in item.parts for need in needs(op, schedule.stages))
+        results = (arrived.get(need, tuple(need)) for need in wanted)
+        return next((result for result in results if result not in done), None)
+
+    def advance(rank):
+        """Whether the rank's next item has run."""
+        item = next_of(rank)
+        if type(item) is Move:
+            other = schedule.owner(item.partner)
+            send, receive = sorted((item, item.partner), key=lambda end: end.action == "RECV")
+            if next_of(other) != item.partner or _carried(send) not in done:
+                return False
+            done.add(("moved", receive))
+            at[other] += 1
+        elif item is None or lacking(rank, item):
+            return False
+        else:
+            done.update((r, *op[1:]) for op in item.parts for r in PROVIDES[op.kind])
+        at[rank] += 1
+        return True
+
+    moving = True
+    while moving:
+        moving = False
+        for rank in range(schedule.p):
+            while advance(rank):
+                moving = True
+    return {
+        rank: (at[rank], lacking(rank, item))
+        for rank in range(schedule.p)
+        if (item := next_of(rank)) is not None
+    }
+
+
+def _carried(send):
+    """The result that a message carries."""
+    return ("F" if send.kind == "F" else "I", *send[2:])
 
 
 def _refused(schedule, at, reason, marks):

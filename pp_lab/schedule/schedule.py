@@ -6,7 +6,7 @@ from functools import cached_property
 
 from .collector import paused
 from .errors import ScheduleError
-from .op import Move, Node, Op, Pair, parse
+from .op import Move, Node, Op, Pair, needs, parse
 
 # What torch's runtime needs around a schedule when parameters are sharded or gradients are
 # reduced. It moves no activation, so it means nothing here.
@@ -129,13 +129,27 @@ class Schedule:
 
     def without_moves(self):
         """The same schedule with its ops only."""
-        rows = [[item for item in row if type(item) is not Move] for row in self.ranks]
+        return self.without("comm")
+
+    def without(self, lane):
+        """The same schedule without what runs on a lane: "comm" or "all-to-all"."""
+        rows = [[item for item in row if getattr(item, "lane", None) != lane] for row in self.ranks]
         return Schedule(self.name, rows, self.placement, self.microbatches)
 
     def owner(self, op):
         """The rank that runs `op` (of its micro-batch's copy of the model)."""
         copy = self.placement.copy(op.microbatch, self.microbatches)
         return self.placement.copies[copy][op.stage]
+
+    def incoming(self, rank, item):
+        """The messages that an item of a rank waits for, as they follow from what it needs:
+        tuples (send, receive, sender's rank, need)."""
+        for op in item.parts:
+            for need in needs(op, self.stages):
+                sender = self.owner(need)
+                if sender != rank:
+                    receive = Move("RECV", "F" if need.kind == "F" else "B", *op[1:])
+                    yield receive.partner, receive, sender, need
 
     @cached_property
     def _stage_is_rank(self):

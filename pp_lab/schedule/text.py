@@ -26,7 +26,20 @@ def headline(trace) -> str:
     return (
         f"{s.name} p={s.p} m={s.microbatches}, {times}: makespan {number(trace.makespan)}, "
         f"bubble {float(trace.bubble):.1%}, peak activations {peaks}"
+        + (f", peak bytes {_peak_bytes(trace)}" if trace.held_bytes else "")
     )
+
+
+def _peak_bytes(trace):
+    return " ".join(str(max((n for _, n in steps), default=0)) for steps in trace.held_bytes)
+
+
+def in_bytes(count) -> str:
+    """Bytes as people write them: 6144 B, 408 KiB, 1632 KiB, 40 MiB."""
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 10_000 and len(units) > 1:
+        count, units = count / 1024, units[1:]
+    return f"{count} {units[0]}" if isinstance(count, int) else f"{count:.4g} {units[0]}"
 
 
 def _below(lane):

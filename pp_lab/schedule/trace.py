@@ -1,6 +1,5 @@
 """When everything happened, simulated or measured, and what follows from it."""
 
-import itertools
 import json
 from bisect import bisect_right
 from collections import defaultdict
@@ -8,13 +7,10 @@ from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple
 
-from .cost import F1B2, Cost, exact
-from .layers import Layers, time_layers
-from .lower import lower, rendezvous
+from .connect import Lane
+from .cost import exact
 from .op import Move, Op, Pair, needs
-from .schedule import Schedule
 from .text import number, timeline_text
-from .timing import last_backwards, links, reductions, timed
 from .verify import activations
 
 
@@ -28,73 +24,6 @@ class Event(NamedTuple):
     end: object
 
 
-class Lane(NamedTuple):
-    """What one lane of a rank did, in order. Times are in ticks."""
-
-    rank: int
-    name: str
-    items: list
-    starts: list
-    ends: list
-
-
-def simulate(schedule: Schedule, cost: Cost | Layers = F1B2) -> "Trace":
-    """Time a schedule. Exact for ints and Fractions, and linear in the number of ops.
-
-    Each rank runs its ops in order, each as soon as the rank is free and everything it
-    needs has arrived; a value from another rank arrives `cost.comm` after it was made, and
-    where `cost.link` is not 0, after it went over the link, one message at a time. Where
-    `cost.blocking`, messages are a rendezvous instead, and those that the schedule does not
-    spell out are placed by `lower`. Where `cost.sync` is not 0, each stage's gradients are
-    reduced over its copies as soon as all have them, on a lane of their own. Raises
-    ScheduleError for a schedule that cannot run to its end. With `Layers` as the cost, ops
-    are timed node by node, on two streams.
-    """
-    if isinstance(cost, Layers):
-        schedule, lanes = time_layers(schedule, cost)
-        return Trace(schedule, itertools.starmap(Lane, lanes), cost)
-    if cost.blocking:
-        schedule = schedule if schedule.has_moves else lower(schedule, cost)
-        events = list(map(Event._make, rendezvous(schedule, cost)))
-        reduced = _reductions(Trace(schedule, events)._lanes, schedule, cost)
-        events += [
-            Event(*lane[:2], *times) for lane in reduced for times in zip(*lane[2:], strict=True)
-        ]
-        return Trace(schedule, sorted(events, key=lambda event: event.rank), cost)
-    if schedule.has_moves:
-        schedule = schedule.without_moves()
-    ticks, duration, hop = cost.in_ticks()
-    times = timed(schedule, duration, hop, exact(cost.link * ticks))
-    lanes = [Lane(rank, "compute", row, *times[rank]) for rank, row in enumerate(schedule.ranks)]
-    if cost.link:
-        moves = links(schedule).items()
-        lanes += [
-            Lane(rank, f"to rank {peer}", sent, *when)
-            for ((rank, peer), sent), when in zip(moves, times[schedule.p :], strict=True)
-        ]
-    lanes += _reductions(lanes, schedule, cost, ticks)
-    return Trace(schedule, sorted(lanes, key=lambda lane: lane.rank), cost, ticks=ticks)
-
-
-def _reductions(lanes, schedule, cost, ticks=1):
-    """The lanes of the gradients' reductions, where these take time."""
-    takes = [cost.of(Op("R", stage, 0)) * ticks for stage in range(schedule.stages)]
-    if not any(takes):
-        return []
-    placement, m = schedule.placement, schedule.microbatches
-    done = {
-        lane.rank: last_backwards(placement, m, lane.items, lane.ends)
-        for lane in lanes
-        if lane.name == "compute"
-    }
-    made = {}
-    for rank, *entry in reductions(placement, done, takes.__getitem__):
-        lane = made.setdefault(rank, Lane(rank, "all-reduce", [], [], []))
-        for column, value in zip(lane[2:], entry, strict=True):
-            column.append(value)
-    return list(made.values())
-
-
 class Trace:
     """Events and what they amount to. Simulated and measured runs give the same kind.
 
@@ -102,9 +31,11 @@ class Trace:
     (or `Lane`s, in `ticks` of a unit: a simulation leaves the events until they are asked
     for); cost: the cost model, None where times were measured; clock: "simulated",
     "virtual", "wall" or "pace". Times are in the cost's unit; measured ones in seconds.
+    held_bytes: for each rank the steps (time, bytes held from then on), where they were metered.
     """
 
-    def __init__(self, schedule, events, cost=None, clock="simulated", ticks=1):
+    def __init__(self, schedule, events, cost=None, clock="simulated", ticks=1, held_bytes=None):
+        self.held_bytes = held_bytes
         self.schedule, self.cost, self.clock, self._ticks = schedule, cost, clock, ticks
         events = list(events)
         if events and isinstance(events[0], Lane):
@@ -124,7 +55,14 @@ class Trace:
         for rank, name, items, starts, ends in self._lanes:
             columns = repeat(rank), repeat(name), items, map(time, starts), map(time, ends)
             made += map(Event._make, zip(*columns, strict=False))
+        if self._blocking:  # messages stand in their ranks' rows
+            order = {item: k for row in self.schedule.ranks for k, item in enumerate(row)}
+            made.sort(key=lambda event: (event.rank, order.get(event.op, len(order))))
         return made
+
+    @property
+    def _blocking(self):
+        return self.cost is not None and self.cost.blocking
 
     @property
     def _time(self):
@@ -158,6 +96,16 @@ class Trace:
         for lane in self._compute:
             busy[lane.rank] += sum(lane.ends) - sum(lane.starts)
         return list(map(self._time, busy))
+
+    @property
+    def last_backwards(self):
+        """For each rank {stage: when its last backward, or weight gradient, starts}: from then
+        on its gradients become complete."""
+        found = [{} for _ in range(self.schedule.p)]
+        for lane in self._compute:
+            for item, start in zip(lane.items, lane.starts, strict=True):
+                found[lane.rank] |= {op.stage: start for op in item.parts if op.kind != "F"}
+        return [{s: self._time(start) for s, start in last.items()} for last in found]
 
     @property
     def idle(self):
@@ -228,10 +176,9 @@ class Trace:
 
         Messages that are a rendezvous hold their rank up, as ops do.
         """
-        blocking = self.cost is not None and self.cost.blocking
         rows = defaultdict(list)
         for event in self.events:
-            rows[event.rank, "compute" if blocking else event.lane].append(event)
+            rows[event.rank, "compute" if self._blocking else event.lane].append(event)
         return {
             id(event): before
             for row in rows.values()

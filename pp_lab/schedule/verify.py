@@ -1,11 +1,12 @@
 """Is a schedule legal? If not, one sentence says where it breaks and why."""
 
-from .cost import Exact
+from .cost import Cost, Exact
 from .errors import ScheduleError
-from .lower import rendezvous
 from .reasons import grid
 from .schedule import Schedule
 from .timing import timed
+
+MEETING = Cost(F=1, B=2, blocking=True)  # a send waits until it is received
 
 # When the backward gives an activation's memory back, by convention: what I and W free.
 FREED = {"W": (0, 1), "B": (1, 0), "half": (Exact(1, 2), Exact(1, 2))}
@@ -21,9 +22,10 @@ def verify(schedule: Schedule, memory_cap: int | None = None) -> None:
     until it is received.
     """
     if schedule.has_moves:
-        rendezvous(schedule)
+        timed(schedule, MEETING)
         schedule = schedule.without_moves()
-    timed(schedule, duration=lambda item: 1)
+    else:
+        timed(schedule)
     if memory_cap is not None:
         _check_memory(schedule, memory_cap)
 

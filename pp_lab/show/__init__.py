@@ -2,7 +2,7 @@
 
 from .blueprint import Blueprint, blueprint
 from .chart import Chart, chart
-from .compare import Comparison, compare
+from .comparison import Comparison, compare
 from .timeline import Timeline, bundle, stack, timeline
 
 __all__ = [

@@ -9,7 +9,7 @@ from html import escape
 
 from ..schedule import Cost, LabError, schedules, simulate, verify
 from ..schedule.collector import paused
-from ..schedule.compare import Table
+from ..schedule.table import Table
 from ..schedule.text import headline, number
 from .layout import Panel, build
 from .svg import svg

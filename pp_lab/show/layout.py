@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from ..schedule import Event, Trace
-from ..schedule.text import headline, number
+from ..schedule.text import headline, in_bytes, number
 from ..schedule.verify import activations
 from .boxes import boxes, label_sizes, lanes, shares
 from .palette import KINDS
@@ -59,12 +59,23 @@ def held(trace: Trace, rank: int) -> list[tuple[Event, int]]:
 
 
 def memory(trace: Trace, rank: int) -> list[tuple[float, int]]:
-    """When the number of activations on a rank changes: pairs (time, from then on so many)."""
+    """When it changes what a rank holds: pairs (time, from then on so many). Bytes where they were
+    metered, else activations."""
     levels = {}  # of changes at the same time the last one counts
+    if trace.held_bytes:
+        levels |= {float(time): count for time, count in trace.held_bytes[rank]}
+        return list(levels.items())
     for event, level in held(trace, rank):
         levels[float(event.start)] = level
         levels[float(event.end)] = level - sum(op.kind in "BW" for op in event.op.parts)
     return list(levels.items())
+
+
+def _peak(trace, rank):
+    """The most that a rank holds: bytes where they were metered, else activations."""
+    if trace.held_bytes:
+        return max((count for _, count in trace.held_bytes[rank]), default=0)
+    return trace.peak_activations[rank]
 
 
 def build(panels: list[Panel]) -> Scene:
@@ -83,7 +94,12 @@ class _Layout:
         several = any(p.predicted or max(map(len, self.lanes[id(p.trace)])) > 1 for p in panels)
         self.left = 112 if several else 62
         self.scale = (self.scene.width - RIGHT - self.left) / (self.end or 1)
-        self.peak = max(max(panel.trace.peak_activations) for panel in panels)
+        # Strips in bytes have one scale, and those in activations another.
+        self.peaks = {}
+        for panel in panels:
+            unit = panel.trace.held_bytes is not None
+            most = max(_peak(panel.trace, rank) for rank in range(panel.trace.schedule.p))
+            self.peaks[unit] = max(self.peaks.get(unit, 1), most)
         self.labels = label_sizes(
             [(self.lanes[id(trace)], unit * self.scale) for trace, unit in traces]
         )
@@ -170,19 +186,21 @@ class _Layout:
         self.y += height + 2
 
     def _memory(self, trace, rank, tall):
-        """The strip under a rank: how many activations it holds, on one scale for all ranks."""
+        """The strip under a rank: what it holds, on one scale for all ranks."""
         height = round(0.7 * tall)
         self.y += 2 + height
-        steps = memory(trace, rank)
+        steps, metered = memory(trace, rank), trace.held_bytes is not None
+        whole = self.peaks[metered]
         if steps:
             outline = [(self._x(steps[0][0]), self.y)]
             for time, level in steps:
                 x = self.left + time * self.scale
-                outline += [(x, outline[-1][1]), (x, self.y - height * level / self.peak)]
+                outline += [(x, outline[-1][1]), (x, self.y - height * level / whole)]
             self.scene.memory.append([*outline, (outline[-1][0], self.y)])
         self.scene.lines.append(Line(self.left, self.y, self._x(trace.makespan), self.y))
-        x, most = self.scene.width - RIGHT + 8, trace.peak_activations[rank]
-        self._write(x, self.y - height / 2, f"peak {most}", 11 if tall > 12 else 9)
+        x, most = self.scene.width - RIGHT + 8, _peak(trace, rank)
+        text = in_bytes(most) if metered else f"peak {most}"
+        self._write(x, self.y - height / 2, text, 11 if tall > 12 else 9)
 
     def _axis(self, trace):
         measured = in_seconds(trace)
@@ -218,7 +236,8 @@ class _Layout:
         entries = [
             (kind, f"{look.sign} {look.name}") for kind, look in KINDS.items() if kind in kinds
         ]
-        entries += [("idle", "idle"), ("memory", "activations held, on one scale for all ranks")]
+        held = " and ".join("bytes" if metered else "activations" for metered in self.peaks)
+        entries += [("idle", "idle"), ("memory", f"{held} held, on one scale for all ranks")]
         if any(panel.marks for panel in self.panels):
             entries.append(("mark", "look here"))
         traces = [trace for panel in self.panels for trace, _ in panel.traces]

@@ -10,7 +10,7 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-from .explain import Explainer
+from .explainer import Explainer
 from .palette import KINDS, LABEL, MARK, MEMORY, TONES, edge, fill
 from .scene import Row, Scene
 
@@ -21,13 +21,20 @@ HINT = (
 )
 
 
-def html(scene: Scene, png: bytes, alt: str) -> str:
-    """The picture, with the live timeline behind it unless the scene is too large for one."""
-    picture = base64.b64encode(png).decode()
+def embedded(kind: str, picture: bytes) -> str:
+    """The address of a picture that stands in the page itself. kind: "png" or "svg+xml"."""
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
+
+
+def html(scene: Scene, picture: str, alt: str) -> str:
+    """The picture, with the live timeline behind it unless the scene is too large for one.
+
+    picture: its address, see `embedded`
+    """
     image = (
         f'<img alt="{escape(alt)}" width="{scene.width}" '
         'style="max-width: 100%; height: auto; background: #fff" '
-        f'src="data:image/png;base64,{picture}">'
+        f'src="{picture}">'
     )
     ops = scene.ops + sum(len(row.boxes) for row in scene.rows)
     if scene.ops or ops > MOST:

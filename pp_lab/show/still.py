@@ -1,7 +1,8 @@
 """A picture that stands still: shown as a PNG whose alt text is the object's repr."""
 
-import base64
 import html
+
+from .live import embedded
 
 
 class Still:
@@ -13,10 +14,12 @@ class Still:
             file.write(self.png)
 
     def _repr_mimebundle_(self, include=None, exclude=None):
+        try:
+            picture = embedded("png", self.png)
+        except ImportError:  # without matplotlib there is the text
+            return {"text/plain": repr(self)}
         alt = html.escape(repr(self), quote=True)
-        picture = base64.b64encode(self.png).decode()
         return {
             "text/plain": repr(self),
-            "text/html": f'<img alt="{alt}" src="data:image/png;base64,{picture}" '
-            'style="max-width:100%;height:auto">',
+            "text/html": f'<img alt="{alt}" src="{picture}" style="max-width:100%;height:auto">',
         }

@@ -4,13 +4,15 @@ from functools import cached_property
 
 from ..schedule import LabError, Op, Pair, Trace
 from .layout import Panel, build, in_seconds
+from .live import embedded, html
+from .svg import svg
 
 
 class Timeline:
     """One or more traces over one time axis. Its repr is the timeline as text.
 
-    `html` is the picture with the live timeline; `png` are the bytes of the picture. The same
-    traces give the same bytes.
+    `html` is the picture with the live timeline; `png` are the bytes of the picture, `svg` is its
+    text. The same traces give the same bytes. Without matplotlib there is the SVG alone.
     """
 
     def __init__(self, panels):
@@ -29,16 +31,33 @@ class Timeline:
         return png(self.scene)
 
     @cached_property
+    def svg(self) -> str:
+        """The picture as an SVG text."""
+        return svg(self.scene, repr(self))
+
+    @cached_property
     def html(self) -> str:
         """The picture and its live version, for a notebook or a page."""
-        from .live import html
-
-        return html(self.scene, self.png, repr(self))
+        try:
+            image = embedded("png", self.png)
+        except ImportError:
+            image = embedded("svg+xml", self.svg.encode())
+        return html(self.scene, image, repr(self))
 
     def save(self, path):
-        """Write the picture as a PNG file."""
+        """Write the picture as a file: SVG if its name ends in .svg, else PNG."""
+        if str(path).endswith(".svg"):
+            content = self.svg.encode()
+        else:
+            try:
+                content = self.png
+            except ImportError:
+                raise LabError(
+                    f"{path}: a PNG is painted by matplotlib, which is not installed here: give a "
+                    "name that ends in .svg, or install it"
+                ) from None
         with open(path, "wb") as file:
-            file.write(self.png)
+            file.write(content)
 
     def _repr_html_(self):
         return self.html  # for whoever puts a timeline into a page of its own
